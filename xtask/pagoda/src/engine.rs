@@ -5,12 +5,10 @@
 
 mod compute;
 mod early;
-mod follow;
 mod live;
 mod non_finite;
 mod pacing;
 mod pool;
-mod reopen;
 mod report;
 mod watch;
 
@@ -18,10 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvblock::{BlockHasher, BlockSize, KvCacheConfig, LengthLimits, SeqId};
+use kvblock::{BlockHasher, BlockSize, CacheEvent, KvCacheConfig, LengthLimits, SeqId};
 use models::{FetchCost, Pipeline};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
+use crate::Note;
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
 use crate::event::{CachedTokens, Event, FinishReason, Started};
@@ -116,6 +115,56 @@ impl Engine {
             fetch_cost: None,
             followers: Followers::default(),
         })
+    }
+
+    /// Whether a device was lost, so that every step fails.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.decoder.is_lost()
+    }
+
+    /// Opens a new device after the old one was lost, and loads the model again. All sequences go on: the KV of their tokens
+    /// is computed again, requests that had not started may load theirs from the tiers, and the next tokens are the same as
+    /// without the loss.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), also if there is room for another number of KV blocks than before. The
+    /// sequences are lost then.
+    pub fn reopen(self) -> Result<Self, Error> {
+        let Self {
+            model,
+            mut options,
+            decoder,
+            tiers,
+            mut scheduler,
+            live,
+            totals,
+            unsent,
+            kv_used,
+            followers,
+            ..
+        } = self;
+        for lost in decoder.stages().iter().filter(|stage| stage.gpu().is_lost()) {
+            options.notes.tell(&Note::DeviceLost { adapter: lost.gpu().info().name.clone() });
+        }
+        let wanted = decoder.num_blocks();
+        options.kv_blocks = Some(decoder.device_blocks());
+        // The host tier stays; the others finish their writes and free their folders. The decoder frees what is left of the
+        // device.
+        let host = tiers.as_ref().and_then(Tiers::host);
+        drop((tiers, decoder));
+        scheduler.restart_all();
+        let mut new = Self::open_shared(model, options)?;
+        drop(host);
+        let blocks = new.decoder.num_blocks();
+        if blocks != wanted {
+            return Err(Error::KvBlocks { wanted, blocks, limit: blocks });
+        }
+        new.scheduler = scheduler;
+        new.totals = Totals { recoveries: totals.recoveries + 1, ..totals };
+        (new.live, new.unsent, new.kv_used, new.followers) = (live, unsent, kv_used, followers);
+        new.tell_followers();
+        Ok(new)
     }
 
     /// Queues a request. Its samples have consecutive ids from the returned one.
@@ -245,5 +294,40 @@ impl Engine {
 
     fn end(&mut self, seq: SeqId, reason: scheduler::Ending) -> Vec<Event> {
         self.scheduler.finish(seq, reason).into_iter().map(|done| self.retire(done)).collect()
+    }
+
+    /// Tells `follower` from now on what the KV cache holds, as [`kv_events`](crate::kv_events) says: the engine calls it at the
+    /// end of each step that changed something, with the events oldest first, and waits for it. An engine that is
+    /// [reopened](Self::reopen) keeps its followers.
+    ///
+    /// # Panics
+    /// If [the options](crate::EngineOptions::cache_events) record no events.
+    pub fn follow(&mut self, follower: impl FnMut(&[CacheEvent]) + Send + 'static) {
+        assert!(self.options.cache_events.any(), "nobody can follow an engine without events");
+        self.followers.add(follower);
+    }
+
+    /// Whether events come while the engine rests: of a host tier that other engines change too.
+    pub(crate) fn hears_of_others(&self) -> bool {
+        self.tiers.as_ref().is_some_and(Tiers::tell_events)
+    }
+
+    /// Tells of the changes since the last call.
+    pub(crate) fn tell_followers(&mut self) {
+        if self.options.cache_events.any() {
+            let mut events = self.scheduler.take_cache_events();
+            events.extend(self.tiers.as_mut().map(Tiers::take_events).unwrap_or_default());
+            self.followers.tell(&events);
+        }
+    }
+
+    /// Finishes what is still being saved and tells of it, before the engine waits for requests or ends: after the last one
+    /// was cancelled, no step does.
+    pub(crate) fn rest(&mut self) {
+        if self.options.cache_events.any() {
+            // A device that was lost is found so by the next step.
+            let _ = self.settle();
+            self.tell_followers();
+        }
     }
 }
