@@ -1,6 +1,7 @@
 //! Logits and greedy tokens of transformers.
 
 use attn_kernels::kernel::KvDtype;
+use models::DecoderOptions;
 
 use super::served::{Request, Served, serve};
 use super::tiny::{Prompt, Tiny, family, tiny};
@@ -113,32 +114,61 @@ fn a_batch_gives_each_prompt_its_own_tokens(tiny: &Tiny) {
     }
 }
 
-/// Rows of a prompt that may attend other tokens than the reference does. Where an indexer chooses few tokens of a long
-/// context, keys that are rounded to f16 change places. Of the 32 rows of 200 tokens with a reference, 13 are off in V3.2, which
-/// chooses 16 tokens, and 2 in V4, which chooses 8 entries.
-fn rows_that_choose_others(tiny: &Tiny, prompt: usize) -> usize {
-    match (tiny.name, prompt) {
-        ("tiny-deepseek-v32", 3) => 15,
-        ("tiny-deepseek-v4", 3) => 3,
-        _ => 0,
-    }
+/// A row of logits beside the reference.
+#[derive(Debug)]
+struct ComparedRow {
+    /// `|got - want| / |want|`.
+    error: f64,
+    /// Whether all routers and indexers chose in this row what they choose with f32 KV.
+    same_choices: bool,
 }
 
-/// Every row but those that choose other tokens.
+/// The rows of a prompt that have a reference, by position, with keys and values as `options` store them.
+fn compared_rows(tiny: &Tiny, prompt: &Prompt, options: &DecoderOptions, chunk: usize) -> Vec<ComparedRow> {
+    let served = [options.kv_dtype, KvDtype::F32].map(|kv_dtype| {
+        let mut decoder = tiny.decoder(&options.clone().kv_dtype(kv_dtype));
+        decoder.trace_choices(true).unwrap();
+        serve(&mut decoder, &[Request::new(&prompt.ids, 0)], chunk).remove(0)
+    });
+    let errors = row_errors(tiny, prompt, &served[0]);
+    let first = prompt.ids.len() - errors.len();
+    let [choices, exact] = served.each_ref().map(|served| &served.choices[first..]);
+    let rows = errors.into_iter().zip(choices.iter().zip(exact));
+    rows.map(|(error, (choices, exact))| ComparedRow { error, same_choices: choices == exact }).collect()
+}
+
+/// Every row with f16 KV is near the reference, but for few of a long context in which an indexer chooses other tokens. Of the
+/// 32 rows of 200 tokens with a reference these are 11 in V3.2, which chooses 16 tokens, and 2 in V4, which chooses 8 entries.
+/// In V3.2 two more rows attend what such rows left in the cache.
+fn rows_of_an_indexer_stay_near(what: &str, tiny: &Tiny, n: usize, options: &DecoderOptions, chunk: usize) {
+    let [changed, after] = match (tiny.name, n) {
+        ("tiny-deepseek-v32", 3) => [13, 2],
+        ("tiny-deepseek-v4", 3) => [3, 0],
+        _ => [0, 0],
+    };
+    let rows = compared_rows(tiny, &tiny.prompts[n], options, chunk);
+    let others = rows.iter().filter(|row| !row.same_choices).count();
+    assert!(others <= changed, "{what}: {changed} rows may choose others: {rows:?}");
+    let far = rows.iter().filter(|row| row.same_choices && row.error > 1e-2).count();
+    assert!(far <= after, "{what}: {after} rows that choose the same may be off: {rows:?}");
+}
+
+/// Every row, but for those of an indexer that chooses other tokens.
 fn f16_kv_stays_near(tiny: &Tiny) {
     let sizes: &[_] = if is_thorough(tiny) { &[(4, 64), (16, 7)] } else { &[(4, 64)] };
     for &(block_size, chunk) in sizes {
-        let mut decoder = tiny.decoder(&blocks_of(block_size, &options(KvDtype::F16)));
+        let options = blocks_of(block_size, &options(KvDtype::F16));
+        let mut decoder = tiny.decoder(&options);
         for (n, prompt) in tiny.prompts.iter().enumerate() {
             let what = format!("{}, prompt {n}, blocks of {block_size}, chunks of {chunk}", tiny.name);
-            let served = serve(&mut decoder, &[Request::new(&prompt.ids, drawn())], chunk);
-            let errors = row_errors(tiny, prompt, &served[0]);
-            let far: Vec<_> = errors.iter().enumerate().filter(|(_, error)| **error > 1e-2).collect();
-            let most = rows_that_choose_others(tiny, n);
-            assert!(far.len() <= most, "{what}: {most} rows may be off, these are: {far:?}");
             // Rounded keys of an indexer choose other tokens here and there, however sure the model is.
             if tiny.config.indexer.is_some() {
+                rows_of_an_indexer_stay_near(&what, tiny, n, &options, chunk);
                 continue;
+            }
+            let served = serve(&mut decoder, &[Request::new(&prompt.ids, drawn())], chunk);
+            for (row, error) in row_errors(tiny, prompt, &served[0]).into_iter().enumerate() {
+                assert!(error <= 1e-2, "{what}: row {row} is off by {error:.2e}");
             }
             // Where two tokens are nearly equal, rounded keys may turn them round, and all that follows.
             let sure =
@@ -368,28 +398,34 @@ fn latents_of_codes_stay_near_transformers() {
     for (kv_dtype, most) in [(KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2)] {
         let tiny = family("tiny-deepseek-v32");
         let mut decoder = tiny.decoder(&options(kv_dtype));
-        let prompt = &tiny.prompts[0];
-        let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
-        let error = relative_l2(compared(tiny, prompt, &served[0]), &prompt.logits);
-        assert!((1e-4..most).contains(&error), "{kv_dtype:?}: off by {error:.2e}");
+        for prompt in &tiny.prompts[..2] {
+            let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
+            let errors = row_errors(tiny, prompt, &served[0]);
+            assert!(
+                errors.iter().all(|error| (1e-4..most).contains(error)),
+                "{kv_dtype:?}: off by {errors:?}"
+            );
+        }
     }
 }
 
-/// Windows and entries of compressed attention in 8 bits: of fp8 `indexed` has the exact reference. An
-/// indexer chooses other entries for some rows, whose logits are others: half of the rows tell of rounding.
+/// Windows and entries of compressed attention in 8 bits: of fp8 `indexed` has the exact reference. Rows for which an indexer
+/// chooses the same entries are off by what was rounded, measured at up to 6 % (int8) and 21 % (fp8). The others are off by
+/// what the other entries carry as well, up to 70 and 49 %; unrelated logits would be off by 140 %.
 #[test]
 fn windows_and_entries_of_codes_stay_near_transformers() {
-    let (int8, fp8) = ((KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2));
+    // Half of the rows, those with the same choices, and all.
+    let (int8, fp8) = ((KvDtype::Int8, [4e-2, 7e-2, 0.8]), (KvDtype::Fp8, [0.2, 0.25, 0.6]));
     let [tiny, odd] = ["tiny-deepseek-v4", "tiny-deepseek-v4-odd"];
-    for &(name, (kv_dtype, most)) in usual(2, &[(tiny, fp8), (odd, int8), (tiny, int8), (odd, fp8)]) {
+    for &(name, (kv_dtype, [of_half, same, any])) in
+        usual(2, &[(tiny, fp8), (odd, int8), (tiny, int8), (odd, fp8)])
+    {
         let tiny = family(name);
-        let mut decoder = tiny.decoder(&options(kv_dtype));
-        let prompt = &tiny.prompts[3];
-        let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
-        let mut errors = row_errors(tiny, prompt, &served[0]);
-        errors.sort_by(f64::total_cmp);
-        let median = errors[errors.len() / 2];
-        assert!((1e-4..most).contains(&median), "{name}, {kv_dtype:?}: off by {errors:?}");
+        let mut rows = compared_rows(tiny, &tiny.prompts[3], &options(kv_dtype), 64);
+        rows.sort_by(|a, b| a.error.total_cmp(&b.error));
+        let what = format!("{name}, {kv_dtype:?}: {rows:?}");
+        assert!((1e-4..of_half).contains(&rows[rows.len() / 2].error), "{what}");
+        assert!(rows.iter().all(|row| row.error < if row.same_choices { same } else { any }), "{what}");
     }
 }
 
@@ -406,8 +442,15 @@ fn decode_rows_equal_prefill_rows_over_several_partitions() {
             let given = Request::new(&ids[..boundary + 16], 0);
             let prefilled = serve(&mut decoder, &[given], 512);
             let decoded = serve(&mut decoder, &[Request { prefill: boundary - 16, ..given }], 512);
-            let error = relative_l2(&decoded[0].logits, &prefilled[0].logits);
-            assert!(error <= most, "{kv_dtype:?}, decode across {boundary}: off by {error:.2e}");
+            let [decoded, prefilled] =
+                [&decoded[0], &prefilled[0]].map(|served| served.logits.chunks(tiny().vocab()));
+            for (row, (decoded, prefilled)) in decoded.zip(prefilled).enumerate() {
+                let error = relative_l2(decoded, prefilled);
+                assert!(
+                    error <= most,
+                    "{kv_dtype:?}, decode across {boundary}: row {row} is off by {error:.2e}"
+                );
+            }
         }
     }
 }
