@@ -1,6 +1,6 @@
-//! Every kernel alone: the maximum speed of the device's reads and products, then each kernel over a grid of shapes as a
-//! fraction of it. Data and block tables are random, times are the device's own, caches are filled with other data in
-//! between.
+//! Kernels alone: the maximum speed of the device's reads and products, then kernels over a grid of shapes as a fraction of it,
+//! and last the names of those of the catalogue that no shape measured. Data and block tables are random, times are the device's
+//! own, caches are filled with other data in between.
 
 mod attention;
 mod bound;
@@ -19,6 +19,8 @@ mod structured;
 mod work;
 mod xattn;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -95,7 +97,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let flush = ceiling::flush(&gpu)?;
     let runs = if args.quick { RUNS_QUICK } else { RUNS };
     let pace = Pace::new(&gpu)?;
-    let bench = Bench { gpu: &gpu, flush: &flush, pace: &pace, runs };
+    let bench = Bench { gpu: &gpu, flush: &flush, pace: &pace, runs, dispatched: RefCell::default() };
     let bar = ProgressBar::new(items.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos} of {len}: {msg}")?.progress_chars("=> "));
     // The first item runs twice; its first run pays for what nobody else does.
@@ -121,6 +123,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     bar.finish_and_clear();
     if args.shapes {
         show_worst(args, &rows);
+    } else if args.filter.is_none() {
+        rows.push(unmeasured(&bench.dispatched.take()));
+        show(args, &rows[rows.len() - 1])?;
     }
     let Some(folder) = &args.out else { return Ok(()) };
     let report = Report {
@@ -146,6 +151,13 @@ fn show_worst(args: &BenchArgs, rows: &[Row]) {
     rows.sort_by(|a, b| a.fraction.partial_cmp(&b.fraction).expect("fractions are numbers"));
     println!("furthest from their limits:");
     rows.iter().take(WORST).for_each(|row| println!("{}", line(row)));
+}
+
+/// The kernels of the catalogue that are not among `dispatched`.
+fn unmeasured(dispatched: &BTreeSet<&str>) -> Row {
+    let all = attn_kernels::catalog().into_iter().chain(models::kernel::catalog());
+    let names: Vec<&str> = all.map(|kernel| kernel.name).filter(|name| !dispatched.contains(name)).collect();
+    skipped("other kernels", &anyhow!("no shape measures {}", names.join(", ")))
 }
 
 fn skipped(name: &str, error: &anyhow::Error) -> Row {

@@ -1,5 +1,7 @@
 //! One kernel, or several that belong together, at one shape: the dispatches, their bytes and their operations.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,10 @@ pub(super) struct Bench<'a> {
     pub(super) gpu: &'a Arc<Gpu>,
     pub(super) flush: &'a dyn Fn(&mut Pass),
     pub(super) pace: &'a Pace,
-    /// Runs of which the median counts.
+    /// Number of runs of a work, whose median is its time.
     pub(super) runs: usize,
+    /// Names of the kernels that works dispatched so far.
+    pub(super) dispatched: RefCell<BTreeSet<&'static str>>,
 }
 
 /// Name, bytes and operations of a work.
@@ -198,6 +202,7 @@ impl Bench<'_> {
 
     fn seconds(&self, work: &Work) -> Result<f64> {
         let gpu = self.gpu;
+        self.dispatched.borrow_mut().extend(work.dispatches.iter().map(|d| d.variant.kernel.name));
         let pipelines: Vec<_> =
             work.dispatches.iter().map(|d| gpu.pipeline(&d.variant)).collect::<Result<_, _>>()?;
         self.seconds_of(|pass| {
