@@ -97,6 +97,7 @@ fn late_requests_end_with_an_error() {
     let mut setup = Setup::default();
     setup.options.request_timeout = Some(Duration::from_millis(150));
     let served = start(setup);
+    let _slowed = slowed(&served);
     let begun = Instant::now();
     let error = receive(send(&served, &endless(false))).refused(504);
     assert_eq!(error["code"], "timeout");
