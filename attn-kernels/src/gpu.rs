@@ -188,9 +188,8 @@ impl Gpu {
 
     /// Sets the sizes of work at which one kernel overtakes another.
     #[must_use]
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
-        self.profile.tuning = tuning;
-        self
+    pub fn with_tuning(self, tuning: Tuning) -> Self {
+        Self { profile: self.profile.tuning(tuning), ..self }
     }
 
     /// Whether kernels of [`Level::Coop`] run.

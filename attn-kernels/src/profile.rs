@@ -4,6 +4,8 @@ mod registers;
 
 pub use registers::Registers;
 
+use derive_setters::Setters;
+
 use crate::kernel::KvDtype;
 use crate::source::SlotContent;
 use crate::verdicts::Verdicts;
@@ -65,7 +67,7 @@ impl Matrices {
 
 /// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) describes an open
 /// device. Choices depend on nothing else, so a profile made by hand shows what another device would get.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Setters)]
 #[non_exhaustive]
 pub struct DeviceProfile {
     /// Whether a processor stands in for a GPU: loads at one address for all lanes are then cheap, gathers are not, and barriers
@@ -74,8 +76,10 @@ pub struct DeviceProfile {
     /// Highest level whose kernels run here.
     pub level: Level,
     /// Smallest and largest number of lanes of a subgroup.
+    #[setters(skip)]
     pub subgroups: [u32; 2],
     /// Matrices of kernels of [`Level::Coop`], if they run.
+    #[setters(skip)]
     pub matrices: Option<Matrices>,
     /// Shared memory of a workgroup, in bytes.
     pub workgroup_bytes: u32,
@@ -118,28 +122,10 @@ impl DeviceProfile {
         ..Self::WEBGPU
     };
 
-    /// Sets the highest level.
-    #[must_use]
-    pub const fn level(self, level: Level) -> Self {
-        Self { level, ..self }
-    }
-
     /// Sets the smallest and largest number of lanes of a subgroup.
     #[must_use]
     pub const fn subgroups(self, smallest: u32, largest: u32) -> Self {
         Self { subgroups: [smallest, largest], ..self }
-    }
-
-    /// Sets the registers of a lane.
-    #[must_use]
-    pub const fn registers(self, registers: Registers) -> Self {
-        Self { registers, ..self }
-    }
-
-    /// Sets the largest binding, in bytes.
-    #[must_use]
-    pub const fn binding_bytes(self, bytes: u64) -> Self {
-        Self { binding_bytes: bytes, ..self }
     }
 
     /// Sets the matrices of kernels of [`Level::Coop`], which run if there are any.
@@ -147,12 +133,6 @@ impl DeviceProfile {
     pub fn with_matrices(self, matrices: Option<Matrices>) -> Self {
         let level = if matrices.is_some() { Level::Coop } else { self.level.min(Level::Subgroup) };
         Self { matrices, level, ..self }
-    }
-
-    /// Sets the variants that the driver gets wrong.
-    #[must_use]
-    pub const fn verdicts(self, verdicts: Verdicts) -> Self {
-        Self { verdicts, ..self }
     }
 
     /// Whether a variant runs here: the device has its level and subgroups of sizes that it serves, and the driver gets it right.
@@ -231,7 +211,7 @@ impl DeviceProfile {
 /// they are measured when an engine first uses it, and those of an H200 stand for what its times do not decide. The others are
 /// constants, each for a reason of its own. Those that fill a device are of the 132 multiprocessors of an H200; a smaller device
 /// is full with them too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Tuning {
     /// Workgroups of tiles that fill the device, of prompts and of products by matrices: two a multiprocessor. A few more would
@@ -307,18 +287,6 @@ impl Tuning {
         worth_rounding: 16 << 20,
         experts_a_pair: 4,
     };
-
-    /// Sets the weights under which a matrix is small.
-    #[must_use]
-    pub const fn small_weights(self, weights: u64) -> Self {
-        Self { small_weights: weights, ..self }
-    }
-
-    /// Sets the tiles of products without matrices that fill the device.
-    #[must_use]
-    pub const fn plain_tiles(self, tiles: u32) -> Self {
-        Self { plain_tiles: tiles, ..self }
-    }
 
     /// Sets the maximum numbers of rows that `matmul_int8` multiplies faster than cooperative matrices and than
     /// `matmul_int8_tile`, and `matmul` faster than `matmul_tile`.

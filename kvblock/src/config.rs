@@ -8,13 +8,15 @@ use crate::id::BlockSize;
 use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits, PageLayout};
 
 /// Layers that share block tables: a block id of the group names one page in each of them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KvCacheGroup {
     /// The spec of all its layers, merged.
+    #[setters(skip)]
     pub spec: KvCacheSpec,
     /// Indices of its layers in the list that the groups were planned from.
+    #[setters(skip)]
     pub layers: Vec<usize>,
     /// A draft model (EAGLE, MTP) runs on this group, which recomputes one block of every hit. Library only: the engine
     /// runs no draft model.
@@ -26,12 +28,6 @@ impl KvCacheGroup {
     #[must_use]
     pub const fn new(spec: KvCacheSpec, layers: Vec<usize>) -> Self {
         Self { spec, layers, eagle: false }
-    }
-
-    /// Sets whether a draft model runs on this group.
-    #[must_use]
-    pub fn eagle(self, on: bool) -> Self {
-        Self { eagle: on, ..self }
     }
 }
 

@@ -8,6 +8,8 @@ mod v4;
 
 pub use v4::tuples_per_group;
 
+use derive_setters::Setters;
+
 use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
 use crate::id::BlockSize;
@@ -36,7 +38,7 @@ pub struct CacheLayout {
 }
 
 /// Options of [`CacheLayout::plan`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct LayoutOptions {
     /// Let each attention kind free blocks that it no longer reaches. Off: every layer is stored like full
@@ -44,6 +46,7 @@ pub struct LayoutOptions {
     pub hybrid: bool,
     /// A layer of the draft model, whose group recomputes one block of every hit. Library only: the engine runs no draft
     /// model.
+    #[setters(strip_option)]
     pub eagle_layer: Option<usize>,
 }
 
@@ -52,18 +55,6 @@ impl LayoutOptions {
     pub const HYBRID: Self = Self { hybrid: true, eagle_layer: None };
     /// Every layer is stored like full attention, and there is no draft model.
     pub const UNIFORM: Self = Self { hybrid: false, eagle_layer: None };
-
-    /// Sets whether each attention kind frees blocks that it no longer reaches.
-    #[must_use]
-    pub const fn hybrid(self, hybrid: bool) -> Self {
-        Self { hybrid, ..self }
-    }
-
-    /// Marks a layer of the draft model.
-    #[must_use]
-    pub const fn eagle_layer(self, layer: usize) -> Self {
-        Self { eagle_layer: Some(layer), ..self }
-    }
 }
 
 impl Default for LayoutOptions {

@@ -1,5 +1,6 @@
 //! Cache of one layer: bytes per block, and the tokens that stay reachable.
 
+use derive_setters::Setters;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::id::BlockSize;
@@ -174,7 +175,7 @@ pub enum PageLayout {
 }
 
 /// The cache of one layer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KvCacheSpec {
@@ -183,15 +184,17 @@ pub struct KvCacheSpec {
     /// Tokens per block.
     pub block_size: BlockSize,
     /// Bytes of a block before alignment.
+    #[setters(skip)]
     pub layout: PageLayout,
     /// A page is rounded up to a multiple of this many bytes; 1 for none.
     pub page_align_bytes: u32,
     /// Overrides the page size, at least the real one: lets layers of different sizes share a pool.
+    #[setters(strip_option)]
     pub padded_page_bytes: Option<u64>,
 }
 
 /// The lengths that bound how much of a cache one sequence can hold at a time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct LengthLimits {
@@ -206,18 +209,6 @@ impl LengthLimits {
     #[must_use]
     pub const fn new(max_model_len: u32) -> Self {
         Self { max_model_len, max_batched_tokens: max_model_len }
-    }
-
-    /// Sets the tokens of the longest sequence.
-    #[must_use]
-    pub const fn max_model_len(self, tokens: u32) -> Self {
-        Self { max_model_len: tokens, ..self }
-    }
-
-    /// Sets the maximum number of tokens that one step computes.
-    #[must_use]
-    pub const fn max_batched_tokens(self, tokens: u32) -> Self {
-        Self { max_batched_tokens: tokens, ..self }
     }
 }
 
@@ -259,30 +250,6 @@ impl KvCacheSpec {
     #[must_use]
     pub const fn of(kind: AttentionKind, block_size: BlockSize, layout: PageLayout) -> Self {
         Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
-    }
-
-    /// Sets the reach of the layer's queries.
-    #[must_use]
-    pub const fn kind(self, kind: AttentionKind) -> Self {
-        Self { kind, ..self }
-    }
-
-    /// Sets the tokens per block.
-    #[must_use]
-    pub const fn block_size(self, block_size: BlockSize) -> Self {
-        Self { block_size, ..self }
-    }
-
-    /// Sets the alignment of pages in bytes.
-    #[must_use]
-    pub const fn page_align_bytes(self, bytes: u32) -> Self {
-        Self { page_align_bytes: bytes, ..self }
-    }
-
-    /// Sets the bytes that a page takes, at least its real ones.
-    #[must_use]
-    pub const fn padded_page_bytes(self, bytes: u64) -> Self {
-        Self { padded_page_bytes: Some(bytes), ..self }
     }
 
     /// Whether blocks hold latents.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use derive_setters::Setters;
 use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashMap;
 
@@ -21,7 +22,7 @@ use crate::tier::TierError;
 use handle::Slot;
 
 /// Limits of an engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct EngineConfig {
     /// Worker threads, each loading one block at a time.
@@ -38,30 +39,6 @@ impl EngineConfig {
     /// The defaults that GSA states: 4 workers, 64 tasks, 2 steps ahead, 1000 blocks.
     pub const GSA: Self =
         Self { prefetch_workers: 4, max_pending_prefetch: 64, prefetch_ahead: 2, prefetch_cache_size: 1000 };
-
-    /// Sets the number of worker threads.
-    #[must_use]
-    pub const fn prefetch_workers(self, workers: usize) -> Self {
-        Self { prefetch_workers: workers, ..self }
-    }
-
-    /// Sets the limit on tasks that have not ended.
-    #[must_use]
-    pub const fn max_pending_prefetch(self, tasks: usize) -> Self {
-        Self { max_pending_prefetch: tasks, ..self }
-    }
-
-    /// Sets the number of steps ahead of the current one for which tasks may be submitted.
-    #[must_use]
-    pub const fn prefetch_ahead(self, steps: u32) -> Self {
-        Self { prefetch_ahead: steps, ..self }
-    }
-
-    /// Sets the limit on loaded blocks kept for their consumers.
-    #[must_use]
-    pub const fn prefetch_cache_size(self, blocks: usize) -> Self {
-        Self { prefetch_cache_size: blocks, ..self }
-    }
 }
 
 /// Why a task was not accepted.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use derive_setters::Setters;
 use kvblock::BlockHash;
 
 use crate::stack::TierStack;
@@ -19,7 +20,7 @@ use crate::tier::TierError;
 use task::TaskShared;
 
 /// Limits of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct StoreConfig {
     /// Worker threads, each writing one block at a time.
@@ -33,24 +34,6 @@ pub struct StoreConfig {
 impl StoreConfig {
     /// The defaults of UCM: 8 streams, 1024 waiting, 30 s.
     pub const UCM: Self = Self { streams: 8, waiting_depth: 1024, timeout: Duration::from_secs(30) };
-
-    /// Sets the number of worker threads.
-    #[must_use]
-    pub const fn streams(self, threads: usize) -> Self {
-        Self { streams: threads, ..self }
-    }
-
-    /// Sets the limit on queued blocks, over all tasks.
-    #[must_use]
-    pub const fn waiting_depth(self, entries: usize) -> Self {
-        Self { waiting_depth: entries, ..self }
-    }
-
-    /// Sets the time limit of [`Store::wait`].
-    #[must_use]
-    pub const fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
 }
 
 /// Why a store call failed.

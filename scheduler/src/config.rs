@@ -1,5 +1,7 @@
 //! Configuration of a scheduler.
 
+use derive_setters::Setters;
+
 use crate::error::ConfigError;
 
 /// Order in which sequences run and are preempted.
@@ -30,13 +32,15 @@ pub enum Preemption {
 }
 
 /// Limits and policies of a [`Scheduler`](crate::Scheduler).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct SchedulerConfig {
     /// Maximum number of tokens that one step computes.
+    #[setters(skip)]
     pub max_num_batched_tokens: u32,
     /// Maximum number of sequences that run at a time.
+    #[setters(skip)]
     pub max_num_seqs: u32,
     /// Split a prompt that exceeds the rest of the budget over several steps. When off, the budget must hold
     /// a sequence of the maximum length.
@@ -69,42 +73,6 @@ impl SchedulerConfig {
             reserve_full_input: false,
             num_lookahead_tokens: 0,
         }
-    }
-
-    /// Turns the division of long prompts over several steps on or off.
-    #[must_use]
-    pub const fn chunked_prefill(self, on: bool) -> Self {
-        Self { chunked_prefill: on, ..self }
-    }
-
-    /// Sets the maximum number of tokens of one sequence in one step; 0 for no limit.
-    #[must_use]
-    pub const fn long_prefill_token_threshold(self, tokens: u32) -> Self {
-        Self { long_prefill_token_threshold: tokens, ..self }
-    }
-
-    /// Sets the order of service.
-    #[must_use]
-    pub const fn policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// Sets the treatment of the blocks of preempted sequences.
-    #[must_use]
-    pub const fn preemption(self, preemption: Preemption) -> Self {
-        Self { preemption, ..self }
-    }
-
-    /// Turns the reservation of blocks for whole prompts on or off.
-    #[must_use]
-    pub const fn reserve_full_input(self, on: bool) -> Self {
-        Self { reserve_full_input: on, ..self }
-    }
-
-    /// Sets the maximum number of draft tokens of a sequence in a step.
-    #[must_use]
-    pub const fn num_lookahead_tokens(self, tokens: u32) -> Self {
-        Self { num_lookahead_tokens: tokens, ..self }
     }
 
     pub(crate) fn validate(&self, max_model_len: u32) -> Result<(), ConfigError> {

@@ -1,7 +1,9 @@
 //! Options of a pool.
 
+use derive_setters::Setters;
+
 /// Options of a [`BlockPool`](super::BlockPool).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct PoolOptions {
     /// Prefix caching: freed blocks keep their content, and lookups find it.
@@ -20,28 +22,4 @@ impl PoolOptions {
     /// Prefix caching; everything optional is off.
     pub const CACHING: Self =
         Self { caching: true, events: false, verify_tokens: false, reuse_unhashed_first: false };
-
-    /// Turns prefix caching on or off.
-    #[must_use]
-    pub const fn caching(self, on: bool) -> Self {
-        Self { caching: on, ..self }
-    }
-
-    /// Turns the record of [`CacheEvent`](crate::CacheEvent)s on or off.
-    #[must_use]
-    pub const fn events(self, on: bool) -> Self {
-        Self { events: on, ..self }
-    }
-
-    /// Turns the comparison of tokens on a hit on or off.
-    #[must_use]
-    pub const fn verify_tokens(self, on: bool) -> Self {
-        Self { verify_tokens: on, ..self }
-    }
-
-    /// Turns the early reuse of blocks without cached content on or off.
-    #[must_use]
-    pub const fn reuse_unhashed_first(self, on: bool) -> Self {
-        Self { reuse_unhashed_first: on, ..self }
-    }
 }

@@ -1,20 +1,25 @@
 use core::num::NonZeroU32;
 use std::collections::BTreeMap;
 
+use derive_setters::Setters;
+
 use super::{
     BlockAllocator, BlockMove, BlockSpaceError, BlockTable, Device, SeqState, Sequence, SequenceGroup,
 };
 use crate::{BlockSize, SeqId};
 
 /// Configuration of a [`BlockSpaceManager`].
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Setters)]
 #[non_exhaustive]
 pub struct BlockSpaceConfig {
     /// Tokens per block.
+    #[setters(skip)]
     pub block_size: BlockSize,
     /// Blocks on the GPU.
+    #[setters(skip)]
     pub num_gpu_blocks: u32,
     /// Blocks on the CPU, for swapped groups.
+    #[setters(skip)]
     pub num_cpu_blocks: u32,
     /// The fraction of the GPU blocks, at least 0, that admission and swapping in keep free, so that running
     /// sequences can grow before one must be preempted.
@@ -28,18 +33,6 @@ impl BlockSpaceConfig {
     #[must_use]
     pub const fn new(block_size: BlockSize, num_gpu_blocks: u32, num_cpu_blocks: u32) -> Self {
         Self { block_size, num_gpu_blocks, num_cpu_blocks, watermark: 0.01, sliding_window: None }
-    }
-
-    /// Sets the fraction of the GPU blocks that admission keeps free.
-    #[must_use]
-    pub const fn watermark(self, fraction: f64) -> Self {
-        Self { watermark: fraction, ..self }
-    }
-
-    /// Sets the number of tokens that attention can see; `None` for all.
-    #[must_use]
-    pub const fn sliding_window(self, tokens: Option<u32>) -> Self {
-        Self { sliding_window: tokens, ..self }
     }
 }
 

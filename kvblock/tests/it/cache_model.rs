@@ -16,7 +16,11 @@ use proptest::sample::Index;
 use ops::{Op, groups, op};
 
 /// Longest sequence and longest step.
-const LIMITS: LengthLimits = LengthLimits::new(40).max_batched_tokens(12);
+const LIMITS: LengthLimits = {
+    let mut limits = LengthLimits::new(40);
+    limits.max_batched_tokens = 12;
+    limits
+};
 /// Maximum number of draft slots of a step.
 const LOOKAHEAD: u32 = 2;
 

@@ -79,7 +79,7 @@ pub struct Sampling {
 }
 
 /// Penalties of tokens that occurred before.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Penalties {
     /// Divides positive logits, and multiplies others, of tokens of the prompt and the output; 1 is off.
@@ -211,24 +211,6 @@ impl Sampling {
 impl Penalties {
     /// No penalties.
     pub const OFF: Self = Self { repetition: 1.0, presence: 0.0, frequency: 0.0 };
-
-    /// Sets the divisor of positive logits, and factor of others, of tokens of the prompt and the output; 1 is off.
-    #[must_use]
-    pub const fn repetition(self, factor: f32) -> Self {
-        Self { repetition: factor, ..self }
-    }
-
-    /// Sets the penalty that is subtracted once from logits of tokens of the output; 0 is off.
-    #[must_use]
-    pub const fn presence(self, penalty: f32) -> Self {
-        Self { presence: penalty, ..self }
-    }
-
-    /// Sets the penalty that is subtracted from logits of tokens of the output for each occurrence; 0 is off.
-    #[must_use]
-    pub const fn frequency(self, penalty: f32) -> Self {
-        Self { frequency: penalty, ..self }
-    }
 
     /// Whether all penalties are off.
     #[must_use]

@@ -13,13 +13,17 @@
 
 use std::ops::Range;
 
+use derive_setters::Setters;
+
 /// Extension of the pool by blocks off the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Offload {
     /// Number of blocks in host memory.
+    #[setters(skip)]
     pub host_blocks: u32,
     /// Number of slots of the ring, at least 1.
+    #[setters(skip)]
     pub ring_slots: u32,
     /// Memory of these blocks.
     pub memory: HostMemory,
@@ -32,18 +36,6 @@ impl Offload {
     #[must_use]
     pub const fn new(host_blocks: u32, ring_slots: u32, memory: HostMemory) -> Self {
         Self { host_blocks, ring_slots, memory, buffer_blocks: u32::MAX }
-    }
-
-    /// Sets the memory of the blocks beyond the device pool.
-    #[must_use]
-    pub const fn memory(self, memory: HostMemory) -> Self {
-        Self { memory, ..self }
-    }
-
-    /// Sets the maximum number of blocks of one buffer.
-    #[must_use]
-    pub const fn buffer_blocks(self, buffer_blocks: u32) -> Self {
-        Self { buffer_blocks, ..self }
     }
 }
 

@@ -72,7 +72,7 @@ pub struct RemoteConfig {
     pub changes: Option<Changes>,
     /// User and password of a Redis server.
     #[cfg(feature = "remote")]
-    #[setters(skip)]
+    #[setters(strip_option)]
     pub credentials: Option<Credentials>,
 }
 
@@ -91,14 +91,6 @@ impl RemoteConfig {
             #[cfg(feature = "remote")]
             credentials: None,
         }
-    }
-
-    /// Sets user and password of a Redis server.
-    #[cfg(feature = "remote")]
-    #[must_use]
-    pub fn credentials(mut self, credentials: Credentials) -> Self {
-        self.credentials = Some(credentials);
-        self
     }
 
     /// The first part of every name: equal only for equal contents of equal blocks, tagged in the same way.

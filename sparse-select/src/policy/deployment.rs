@@ -1,10 +1,13 @@
 //! Settings of the engine that the parameters of a policy fix.
 
+use derive_setters::Setters;
+
 use crate::SelectError;
 
 /// Settings that published policies state in addition to their selection. An engine adopts them, or refuses the policy if it
 /// cannot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Setters)]
+#[setters(strip_option)]
 #[non_exhaustive]
 pub struct Deployment {
     /// Keys of the policy that state the query heads and their channels.
@@ -51,41 +54,6 @@ impl Default for Deployment {
 }
 
 impl Deployment {
-    /// Names the keys that state the query heads and their channels.
-    #[must_use]
-    pub const fn head_keys(mut self, keys: [&'static str; 2]) -> Self {
-        self.head_keys = keys;
-        self
-    }
-
-    /// States the query heads of the model.
-    #[must_use]
-    pub const fn num_heads(mut self, heads: u32) -> Self {
-        self.num_heads = Some(heads);
-        self
-    }
-
-    /// States the channels of a query head.
-    #[must_use]
-    pub const fn head_dim(mut self, channels: u32) -> Self {
-        self.head_dim = Some(channels);
-        self
-    }
-
-    /// States how many blocks are fetched ahead of a selection.
-    #[must_use]
-    pub const fn ahead_blocks(mut self, blocks: u32) -> Self {
-        self.ahead_blocks = Some(blocks);
-        self
-    }
-
-    /// States how KV blocks are loaded ahead of need.
-    #[must_use]
-    pub const fn prefetch(mut self, settings: PrefetchSettings) -> Self {
-        self.prefetch = Some(settings);
-        self
-    }
-
     /// Checks the heads of a model: `num_heads` query heads of `head_dim` channels.
     ///
     /// # Errors

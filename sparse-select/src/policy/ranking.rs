@@ -18,10 +18,11 @@ pub enum Ranking {
 }
 
 /// Scores from digests of blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Setters)]
 #[non_exhaustive]
 pub struct ByDigests {
     /// Summary of a block's keys that is kept.
+    #[setters(skip)]
     pub digest: DigestKind,
     /// Whether there is one ranking for all heads, by the sum of their scores. Otherwise there is one per KV
     /// head, by the largest score of its query heads.
@@ -39,30 +40,6 @@ impl ByDigests {
     #[must_use]
     pub const fn new(digest: DigestKind) -> Self {
         Self { digest, one_set: false, sink_blocks: 0, recent_blocks: 0, recent_full: false }
-    }
-
-    /// Sets whether there is one ranking for all heads.
-    #[must_use]
-    pub const fn one_set(self, on: bool) -> Self {
-        Self { one_set: on, ..self }
-    }
-
-    /// Sets the number of first blocks that are always kept.
-    #[must_use]
-    pub const fn sink_blocks(self, blocks: u32) -> Self {
-        Self { sink_blocks: blocks, ..self }
-    }
-
-    /// Sets the number of last blocks that are always kept.
-    #[must_use]
-    pub const fn recent_blocks(self, blocks: u32) -> Self {
-        Self { recent_blocks: blocks, ..self }
-    }
-
-    /// Sets whether only full blocks count as recent.
-    #[must_use]
-    pub const fn recent_full(self, on: bool) -> Self {
-        Self { recent_full: on, ..self }
     }
 }
 
@@ -113,12 +90,14 @@ impl ByHashes {
 }
 
 /// Scores from the attention probabilities of the mean keys that overlap a block, one ranking per KV head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Setters)]
 #[non_exhaustive]
 pub struct ByCompressed {
     /// Tokens per compressed key, a multiple of the stride.
+    #[setters(skip)]
     pub kernel_size: u32,
     /// Tokens from one compressed key to the next; divides the block size.
+    #[setters(skip)]
     pub kernel_stride: u32,
     /// Number of first blocks that are always kept.
     pub init_blocks: u32,
@@ -131,17 +110,5 @@ impl ByCompressed {
     #[must_use]
     pub const fn new(kernel_size: u32, kernel_stride: u32) -> Self {
         Self { kernel_size, kernel_stride, init_blocks: 0, local_blocks: 1 }
-    }
-
-    /// Sets the number of first blocks that are always kept.
-    #[must_use]
-    pub const fn init_blocks(self, blocks: u32) -> Self {
-        Self { init_blocks: blocks, ..self }
-    }
-
-    /// Sets the number of last blocks that are always kept, at least 1.
-    #[must_use]
-    pub const fn local_blocks(self, blocks: u32) -> Self {
-        Self { local_blocks: blocks, ..self }
     }
 }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use derive_setters::Setters;
 use futures_core::Stream as _;
 use models::sampling::Sampling;
 use models::{Conversation, Message};
@@ -19,15 +20,19 @@ use crate::request::Request;
 use crate::tools::{AnswerParser, ParsedAnswer, ToolCall, Tools};
 
 /// A conversation to be answered, and the way to answer it. A text alone is a message of a user.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Chat {
     /// The conversation, oldest message first.
+    #[setters(skip)]
     pub conversation: Conversation,
     /// The way to answer: a request whose prompt is made of the conversation.
+    #[setters(skip)]
     pub request: Request,
-    /// Form of the answer; `None` if it is free.
+    /// Form of the answer, after a thought that the prompt begins; `None` if it is free. An answer that must be a call has the
+    /// form of one; one that may call tools is an instance of a schema, or calls.
     #[cfg(feature = "grammar")]
+    #[setters(strip_option)]
     pub form: Option<Constraint>,
     /// Tools that the answer may call.
     #[cfg(feature = "tools")]
@@ -86,23 +91,6 @@ impl Chat {
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.request.sampling = sampling;
-        self
-    }
-
-    /// Keeps the answer to a form, after a thought that the prompt begins. An answer that must be a call has the form of one;
-    /// one that may call tools is an instance of a schema, or calls.
-    #[cfg(feature = "grammar")]
-    #[must_use]
-    pub fn form(mut self, form: Constraint) -> Self {
-        self.form = Some(form);
-        self
-    }
-
-    /// Sets the tools that the answer may call.
-    #[cfg(feature = "tools")]
-    #[must_use]
-    pub fn tools(mut self, tools: Tools) -> Self {
-        self.tools = tools;
         self
     }
 

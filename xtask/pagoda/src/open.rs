@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use derive_setters::Setters;
+
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::handle::{EngineHandle, HandleOptions};
@@ -64,12 +66,17 @@ impl From<Arc<Model>> for ModelSource {
 
 /// An engine that is not open yet, with room for 8 sequences of the model's context length unless something else is said. It
 /// [is opened anew](HandleOptions::recover) if its device is lost.
-#[derive(Debug)]
+#[derive(Debug, Setters)]
 #[must_use = "nothing is opened before `spawn`"]
 pub struct EngineBuilder {
+    #[setters(skip)]
     model: ModelSource,
+    /// Maximum number of sequences that run at a time; others wait.
     sequences: u32,
+    /// All options of the engine, the context included. If they state a [`Demand`], it takes the place of the number of
+    /// sequences.
     options: EngineOptions,
+    /// All bounds of the handle.
     bounds: HandleOptions,
 }
 
@@ -77,25 +84,6 @@ impl EngineBuilder {
     /// Sets the maximum number of tokens of a sequence, prompt and answer together, up to the model's context length.
     pub fn context(mut self, tokens: u32) -> Self {
         self.options.max_context = Some(tokens);
-        self
-    }
-
-    /// Sets the maximum number of sequences that run at a time; others wait.
-    pub fn sequences(mut self, sequences: u32) -> Self {
-        self.sequences = sequences;
-        self
-    }
-
-    /// Replaces all options of the engine, the context included. If they state a [`Demand`], it takes the place of the number of
-    /// sequences.
-    pub fn options(mut self, options: EngineOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Replaces all bounds of the handle.
-    pub fn bounds(mut self, bounds: HandleOptions) -> Self {
-        self.bounds = bounds;
         self
     }
 

@@ -226,12 +226,14 @@ pub struct LayerSplit {
 
 /// Sequences and tokens that are kept at one time. They bound the KV pool if its size was not given, because
 /// more than all sequences can hold is never used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Setters)]
 #[non_exhaustive]
 pub struct Demand {
     /// Maximum number of sequences that run at a time; others wait.
+    #[setters(skip)]
     pub sequences: u32,
     /// Tokens of all sequences together.
+    #[setters(skip)]
     pub tokens: u64,
     /// Tokens of the longest sequence.
     pub longest: u64,
@@ -248,12 +250,6 @@ impl Demand {
     #[must_use]
     pub fn one(tokens: u64) -> Self {
         Self::new(1, tokens)
-    }
-
-    /// Sets the tokens of the longest sequence.
-    #[must_use]
-    pub fn longest(self, tokens: u64) -> Self {
-        Self { longest: tokens, ..self }
     }
 }
 

@@ -80,8 +80,8 @@ pub struct Request {
     /// Texts that end the output. Neither they nor the text after them is part of it.
     #[setters(skip)]
     pub stop: Vec<String>,
-    /// Continue past the end of sequence.
-    #[setters(skip)]
+    /// Continue past the end of sequence: measurements need a known number of tokens.
+    #[setters(bool)]
     pub ignore_eos: bool,
     /// Return text in addition to token ids, if the model has a tokenizer. Stop texts need it.
     #[setters(skip)]
@@ -89,7 +89,7 @@ pub struct Request {
     /// Leave special tokens out of the text.
     pub skip_special: bool,
     /// Separates prefix-cache entries: only requests with the same salt share blocks.
-    #[setters(skip)]
+    #[setters(strip_option, into)]
     pub salt: Option<String>,
     /// Lower values run first, if the engine's [order](crate::EngineOptions::order) is by priority.
     pub priority: i32,
@@ -135,20 +135,6 @@ impl Request {
     #[must_use]
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stop.push(text.into());
-        self
-    }
-
-    /// Continues past the end of sequence: measurements need a known number of tokens.
-    #[must_use]
-    pub fn ignore_eos(mut self) -> Self {
-        self.ignore_eos = true;
-        self
-    }
-
-    /// Shares the prefix cache only with requests that have the same salt.
-    #[must_use]
-    pub fn salt(mut self, salt: impl Into<String>) -> Self {
-        self.salt = Some(salt.into());
         self
     }
 

@@ -66,8 +66,8 @@ fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
     let registers = Registers::of_vendor(vendor(offer));
-    let mut profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
-    profile.software = offer.is_cpu;
+    let profile =
+        DeviceProfile::WEBGPU.software(offer.is_cpu).level(level).subgroups(least, most).registers(registers);
     match offer.f16 && offer.subgroup_operations && !offer.is_cpu {
         true => profile.with_matrices(matrices(offer)),
         false => profile,

@@ -1,19 +1,23 @@
 //! Options of a cache, and the parts that a layer may have.
 
 use attn_kernels::kernel::KvDtype;
+use derive_setters::Setters;
 
 use super::index_dtype::IndexDtype;
 
 /// Options of a cache, in addition to the model's configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct KvOptions {
     /// Element type of keys and values.
+    #[setters(skip)]
     pub dtype: KvDtype,
     /// Format of index keys; `None` for [the default for `dtype`](IndexDtype::beside).
+    #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
     /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see
     /// [`KvPlan::block_sizes`](super::KvPlan::block_sizes).
+    #[setters(skip)]
     pub block_size: u32,
     /// Free blocks that no window reaches any more. If off, every layer keeps its blocks like full attention.
     pub recycle: bool,
@@ -26,22 +30,10 @@ impl KvOptions {
         Self { dtype, index_dtype: None, block_size, recycle: true }
     }
 
-    /// Sets the format of index keys; `None` for the default for `dtype`.
-    #[must_use]
-    pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
-        Self { index_dtype: dtype.into(), ..self }
-    }
-
     /// Returns the format of index keys.
     #[must_use]
     pub fn of_index(&self) -> IndexDtype {
         self.index_dtype.unwrap_or(IndexDtype::beside(self.dtype))
-    }
-
-    /// Sets whether blocks that no window reaches any more are freed.
-    #[must_use]
-    pub const fn recycle(self, on: bool) -> Self {
-        Self { recycle: on, ..self }
     }
 }
 

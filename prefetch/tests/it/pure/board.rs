@@ -14,8 +14,13 @@ use proptest::prelude::*;
 
 use super::{hash, hashes};
 
-const SMALL: EngineConfig =
-    EngineConfig::GSA.prefetch_workers(2).max_pending_prefetch(3).prefetch_ahead(2).prefetch_cache_size(6);
+const SMALL: EngineConfig = {
+    let mut config = EngineConfig::GSA;
+    config.prefetch_workers = 2;
+    config.max_pending_prefetch = 3;
+    config.prefetch_cache_size = 6;
+    config
+};
 
 fn task(seq: u64, generation: u64, priority: Priority, blocks: &[u8]) -> Submission {
     let key = TaskKey { seq: SeqId::new(seq), generation };

@@ -11,7 +11,9 @@ use prefetch::tier::{BlockLayout, HostTier, Stored, Tier, TierError, TierName};
 
 use crate::conformance::{block, key, layout};
 
-const SMALL: StoreConfig = StoreConfig::UCM.streams(2).waiting_depth(8);
+fn small() -> StoreConfig {
+    StoreConfig::UCM.streams(2).waiting_depth(8)
+}
 
 /// A tier that takes its time, has no room for block 2 and panics on block 3.
 struct Reluctant(Duration);
@@ -63,7 +65,7 @@ fn blocks(range: std::ops::Range<u16>) -> Vec<(BlockHash, Arc<[u8]>)> {
 fn blocks_are_found_once_their_task_has_ended_or_the_store_is_gone() {
     let tier = HostTier::new(layout(), 64, PolicyKind::Lru, None);
     let stack = Arc::new(TierStack::new(vec![Arc::new(tier)]).unwrap());
-    let store = Store::new(stack.clone(), SMALL).unwrap();
+    let store = Store::new(stack.clone(), small()).unwrap();
     let task = store.dump(blocks(1..3)).unwrap();
     store.wait(task).unwrap();
     let mut bytes = vec![0; layout().block_bytes()];
@@ -78,7 +80,7 @@ fn blocks_are_found_once_their_task_has_ended_or_the_store_is_gone() {
 
 #[test]
 fn failures_name_the_first_bad_block_and_end_the_wait() {
-    let store = reluctant(Duration::from_millis(2), SMALL);
+    let store = reluctant(Duration::from_millis(2), small());
     let task = store.dump(blocks(0..5)).unwrap();
     while !store.check(&task) {
         std::thread::yield_now();
@@ -93,7 +95,7 @@ fn failures_name_the_first_bad_block_and_end_the_wait() {
 
 #[test]
 fn a_slow_tier_runs_into_the_timeout_and_a_long_task_into_the_queue_limit() {
-    let store = reluctant(Duration::from_millis(100), SMALL.timeout(Duration::from_millis(5)));
+    let store = reluctant(Duration::from_millis(100), small().timeout(Duration::from_millis(5)));
     assert!(matches!(store.dump(blocks(4..13)).err(), Some(StoreError::QueueFull { jobs: 9, depth: 8, .. })));
     let task = store.dump(blocks(4..5)).unwrap();
     assert!(!store.check(&task));
