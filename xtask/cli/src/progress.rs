@@ -11,6 +11,39 @@ use attn_kernels::gpu::{Compilation, Gpu};
 use indicatif::{BinaryBytes, HumanDuration, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use pagoda::{Engine, Event, LoadProgress, Loaded};
 
+/// Look of a bar or a line on stderr, as a template of `indicatif`.
+#[derive(Debug, Clone, Copy)]
+pub struct Template(&'static str);
+
+impl Template {
+    /// Bytes of what the message names.
+    pub const BYTES: Self = Self("{msg} [{bar:40}] {bytes} of {total_bytes}");
+    /// Bytes of the file that the message names, and the time that is left.
+    pub const FILE: Self = Self("{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left");
+    /// A number of tests, of which the message names one.
+    pub const TESTS: Self = Self("{msg} [{bar:40}] {pos} of {len}");
+    /// A number of rows, of which the message names one.
+    pub const ROWS: Self = Self("[{bar:30}] {pos} of {len}: {msg}");
+    /// A number of cells, of which the message names one, and the time that is left.
+    pub const CELLS: Self = Self("[{bar:30}] {pos} of {len}, {eta} left: {msg}");
+    /// A number of tokens, and the time that is left.
+    pub const TOKENS: Self = Self("[{bar:30}] {pos} of {len} tokens, {eta} left");
+    const PROMPTS: Self = Self("prompt [{bar:40}] {pos} of {len} tokens{left}");
+    const LINE: Self = Self("{msg}");
+
+    /// A bar of `len` steps; `None` if their number comes later.
+    #[must_use]
+    pub fn bar(self, len: Option<usize>) -> ProgressBar {
+        let bar = len.map_or_else(ProgressBar::no_length, |len| ProgressBar::new(len as u64));
+        bar.with_style(self.style())
+    }
+
+    fn style(self) -> ProgressStyle {
+        let style = ProgressStyle::with_template(self.0).expect("the templates are valid");
+        style.progress_chars("=> ").with_key("left", left)
+    }
+}
+
 /// Time that something may take before a word about it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -34,11 +67,10 @@ impl StatusLine {
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let bar = bars.insert(0, ProgressBar::no_length());
-        let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
         let shown = Arc::new(AtomicBool::new(false));
         let shows = Arc::clone(&shown);
         let watch = move || {
-            let (bar, mut patience) = (bar.with_style(style), Patience::default());
+            let (bar, mut patience) = (bar.with_style(Template::LINE.style()), Patience::default());
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOKS) {
                 let now = Instant::now();
                 let line = line(now);
@@ -187,19 +219,13 @@ pub struct PrefillBar {
 
 impl PrefillBar {
     /// A bar for `engine`, or none if `quiet`; lines if `verbose`.
-    ///
-    /// # Panics
-    /// Never: the template of the bar is a constant.
     #[must_use]
     pub fn new(engine: &Engine, quiet: bool, verbose: bool) -> Self {
         let bars = MultiProgress::new();
         let bar = if quiet || verbose { ProgressBar::hidden() } else { bars.add(ProgressBar::no_length()) };
         let kernels = (!quiet).then(|| compile_line(&bars, engine.decoder().gpu()));
-        let style = ProgressStyle::with_template("prompt [{bar:40}] {pos} of {len} tokens{left}");
         Self {
-            bar: bar.with_style(
-                style.expect("the template is valid").progress_chars("=> ").with_key("left", left),
-            ),
+            bar: bar.with_style(Template::PROMPTS.style()),
             kernels,
             warms: false,
             held: Vec::new(),

@@ -10,9 +10,11 @@ use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
 use attn_kernels::self_test::{Case, Fault, Spec, cases, skipped};
 use attn_kernels::{NamedVariant, variants_of};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda::verdicts::{Verdict, WrongKernel};
 use serde::Serialize;
+
+use crate::progress::Template;
 
 /// Elements per head: as in most models, and few enough that a software driver compiles in seconds.
 const HEAD_DIM: u32 = 128;
@@ -95,8 +97,7 @@ pub fn run(options: &GpuOptions, gpu: Gpu, random: Option<Random>) -> Result<Ada
     let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
     let variants = variants(head_dim, |_| true);
     let info = gpu.info().clone();
-    let bar = ProgressBar::new(variants.len() as u64)
-        .with_style(ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?.progress_chars("=> "));
+    let bar = Template::TESTS.bar(Some(variants.len()));
     bar.set_message("compiling");
     bar.tick();
     let mut devices = vec![gpu];

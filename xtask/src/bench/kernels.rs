@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
 use attn_kernels::Level;
-use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::{Notes, verdicts};
+use pagoda_cli::progress::Template;
 use serde::Serialize;
 
 use super::page;
@@ -98,8 +98,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let runs = if args.quick { RUNS_QUICK } else { RUNS };
     let pace = Pace::new(&gpu)?;
     let bench = Bench { gpu: &gpu, flush: &flush, pace: &pace, runs, dispatched: RefCell::default() };
-    let bar = ProgressBar::new(items.len() as u64)
-        .with_style(ProgressStyle::with_template("[{bar:30}] {pos} of {len}: {msg}")?.progress_chars("=> "));
+    let bar = Template::ROWS.bar(Some(items.len()));
     // The first item runs twice; its first run pays for what nobody else does.
     (items[0].run)(&bench).ok();
     let mut rows = Vec::new();

@@ -13,12 +13,12 @@ use std::io;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
-use indicatif::{ProgressBar, ProgressStyle};
 use models::Pipeline;
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 use pagoda_cli::bench::policies::cells::{Cells, Kept as _};
 use pagoda_cli::bench::policies::runner::{self, Score, SequencePlan};
 use pagoda_cli::bench::policies::{self as shared, GPL, report, ruler};
+use pagoda_cli::progress::Template;
 
 use super::page;
 use crate::cli::{BenchArgs, EngineArgs};
@@ -78,9 +78,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let kept = args.out.as_ref().map(|folder| Cells::<Cell>::at(folder.join("policies.jsonl")));
     let mut cells = kept.transpose()?.unwrap_or_default();
     let jobs = jobs(&plan, &model, &setup)?;
-    let bar = ProgressBar::new((plan.policies.len() * jobs.len()) as u64).with_style(
-        ProgressStyle::with_template("[{bar:30}] {pos} of {len}, {eta} left: {msg}")?.progress_chars("=> "),
-    );
+    let bar = Template::CELLS.bar(Some(plan.policies.len() * jobs.len()));
     let mut rows = Vec::new();
     for (policy, sparse) in plan.policies.iter().zip(&policies) {
         // A policy whose cells were all measured before needs no model on the device.

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use models::batch::Phase;
 use pagoda::{Demand, EngineOptions, Model, Registry, SelectionPlace, Sequence, Sparse, StepWork};
+use pagoda_cli::progress::Template;
 use serde::Serialize;
 
 use super::text_ids;
@@ -121,9 +121,7 @@ fn watch(
     let device = decoder.gpu().info().name.clone();
     let mut sequence = Sequence::new(&mut decoder, plan.chunk)?;
     sequence.extend(ids);
-    let style = "[{bar:30}] {pos} of {len} tokens, {eta} left";
-    let bar = ProgressBar::new(ids.len() as u64)
-        .with_style(ProgressStyle::with_template(style)?.progress_chars("=> "));
+    let bar = Template::TOKENS.bar(Some(ids.len()));
     let prompt = plan.text.decode_from as usize;
     while sequence.pending() > 0 {
         let done = ids.len() - sequence.pending();

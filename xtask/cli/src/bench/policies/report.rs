@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use attn_kernels::gpu::Gpu;
-use indicatif::{ProgressBar, ProgressStyle};
 use models::{Attended, Pipeline, Tokenizer};
 use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_within};
 use pagoda::{Demand, EngineOptions, KvDtype, Model, Preemption, Registry, Sparse};
@@ -26,6 +25,7 @@ use super::runner::{self, Score, SequencePlan, Steps};
 use crate::bench::measure::{self, Batch, count};
 use crate::bench::page::{self, Shown};
 use crate::cli::{BenchPoliciesArgs, EngineArgs};
+use crate::progress::Template;
 use crate::{model, report as out};
 use plan::{ReportPlan, spec_at};
 use row::{Answers, DENSE, PolicyRow};
@@ -224,10 +224,7 @@ impl<'a> Bench<'a> {
             jobs.extend(policies.into_iter().map(|policy| (*tokens, policy)));
         }
         let kv_dtypes = self.kv_dtypes();
-        let bar = ProgressBar::new((jobs.len() * kv_dtypes.len()) as u64).with_style(
-            ProgressStyle::with_template("[{bar:30}] {pos} of {len}, {eta} left: {msg}")?
-                .progress_chars("=> "),
-        );
+        let bar = Template::CELLS.bar(Some(jobs.len() * kv_dtypes.len()));
         let mut rows = Vec::new();
         for kv_dtype in kv_dtypes {
             let setup = self.setup(kv_dtype)?;
