@@ -1,25 +1,5 @@
-use core::fmt;
-
-use super::BlockSpaceError;
+use super::{BlockSpaceError, Device};
 use crate::{BlockId, BlockSize};
-
-/// Memory that a block lives in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Device {
-    /// Device memory, which attention reads.
-    Gpu,
-    /// Host memory, for swapped-out blocks.
-    Cpu,
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gpu => "the GPU",
-            Self::Cpu => "the CPU",
-        })
-    }
-}
 
 /// The state of a block at one moment, as its allocator sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

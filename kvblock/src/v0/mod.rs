@@ -53,24 +53,28 @@
 
 mod allocator;
 mod copies;
+mod device;
 mod error;
 mod group;
 mod logical;
 mod preempt;
 mod queues;
+mod seq_state;
 mod sequence;
 mod space;
 mod swap;
 mod table;
 
 pub use crate::Ending;
-pub use allocator::{BlockAllocator, Device, PhysicalTokenBlock};
+pub use allocator::{BlockAllocator, PhysicalTokenBlock};
 pub use copies::{BlockMove, CopyList};
+pub use device::Device;
 pub use error::BlockSpaceError;
 pub use group::{RequestId, SequenceGroup};
 pub use logical::{BLANK, LogicalTokenBlock};
 pub use preempt::{Preemption, PreemptionMode, preempt};
 pub use queues::{GroupQueues, StepOps};
-pub use sequence::{SeqState, Sequence};
+pub use seq_state::SeqState;
+pub use sequence::Sequence;
 pub use space::{AllocStatus, BlockSpaceConfig, BlockSpaceManager};
 pub use table::BlockTable;

@@ -80,7 +80,8 @@ fn what_nothing_above_uses_says_so() {
     kvblock/src/v0/logical.rs: BLANK LogicalTokenBlock
     kvblock/src/v0/preempt.rs: PreemptionMode Preemption preempt
     kvblock/src/v0/queues.rs: StepOps GroupQueues
-    kvblock/src/v0/sequence.rs: SeqState Sequence
+    kvblock/src/v0/seq_state.rs: SeqState
+    kvblock/src/v0/sequence.rs: Sequence
     kvblock/src/v0/space.rs: BlockSpaceConfig AllocStatus BlockSpaceManager
     prefetch/src/residency.rs: Residency ResidencyPlan ResidencyError
     sparse-select/src/dsa/chunk.rs: LOGITS_MAX_BYTES row_chunks topk_chunked Group group_requests
