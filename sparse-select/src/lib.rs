@@ -7,6 +7,7 @@ mod blocks;
 pub mod certificate;
 pub mod digest;
 pub mod dsa;
+mod entry;
 mod error;
 pub mod heads;
 pub mod layered;
@@ -29,6 +30,7 @@ pub mod xattn;
 /// Tokens per block, and the phase of a stage.
 pub use kvblock::{BlockSize, Phase};
 
+pub use entry::{Build, Entry};
 pub use error::{SelectError, SpecError};
 pub use heads::{Heads, MAX_HEADS};
 pub use phases::Phases;
@@ -36,7 +38,7 @@ pub use policy::{
     ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Energies, Input, MinTokens, Policy,
     PrefetchSettings, Ranking, Retrieved, SelectBy, Stage, Support,
 };
-pub use registry::{Build, Entry, Registry, build};
+pub use registry::{Registry, build};
 pub use run::{MeasuredSelection, RunError, select};
 pub use selection::{Selection, Strip};
 pub use spec::{Key, Params, Spec};
