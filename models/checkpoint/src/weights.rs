@@ -6,6 +6,7 @@ mod dtype;
 mod gguf;
 mod mmap;
 mod names;
+mod parts;
 mod quantize;
 mod random;
 #[macro_use]
@@ -25,7 +26,8 @@ pub use self::{
     dequant::dequantize,
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
-    names::{CompressorPart, HyperPart, Naming},
+    names::Naming,
+    parts::{CompressorPart, HyperPart},
     quantize::quantize,
     random::{RandomError, RandomSpec, RandomWeights},
     roles::Role,
