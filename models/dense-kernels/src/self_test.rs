@@ -4,6 +4,7 @@ pub(crate) mod hyper;
 pub(crate) mod index;
 pub(crate) mod matmul;
 pub(crate) mod moe;
+mod products;
 pub(crate) mod rows;
 pub(crate) mod sample;
 pub mod tensors;

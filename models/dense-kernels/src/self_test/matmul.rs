@@ -10,6 +10,7 @@ use attn_kernels::{Variant, slot};
 use bytemuck::Pod;
 use half::f16;
 
+use super::products::{GATED, SUM, dtype, halves, whole_blocks};
 use super::tensors;
 use crate::cast::u32_of;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
@@ -23,24 +24,13 @@ use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::{self, RoundRowsParams};
 use crate::kernel::split_sum::{self, SplitSumParams};
-use crate::pack::{BLOCK, Format, Packed};
-use crate::{Dtype, Tensor, cpu};
+use crate::pack::{BLOCK, Packed};
+use crate::{Tensor, cpu};
 
-/// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
-pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
-/// Tolerance of the product of two such sums, one through `exp`.
-pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 /// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 /// Tolerance of the product of two such sums of size 13, one through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
-
-/// A storage type that the variant's weights module reads.
-pub(crate) fn dtype(variant: &Variant) -> Dtype {
-    let weights = filled(variant, matmul::WEIGHTS);
-    let reads = |dtype: &Dtype| Format::from(*dtype) == weights;
-    Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
-}
 
 fn epilogue(variant: &Variant) -> Epilogue {
     variant.get(matmul::EPILOGUE).unwrap_or(Epilogue::Store)
@@ -53,12 +43,6 @@ fn loads(variant: &Variant) -> Loads {
 /// Rows, columns and blocks of a product, at most as many as usual, which the tolerances are for.
 fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
     [spec.number(rows, 1..=rows), spec.number(cols, 1..=cols), whole_blocks(variant, spec, blocks)]
-}
-
-/// Blocks of a row, at most as many as usual, that the storage type fills.
-pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
-    let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
-    unit * spec.number(usual / unit, 1..=usual / unit)
 }
 
 /// Activations of a product.
@@ -196,12 +180,6 @@ impl Product {
         }
         (normed, weight)
     }
-}
-
-/// Rounds to f16, two to a word.
-pub(crate) fn halves(values: &[f32]) -> Vec<u32> {
-    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
-    values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
 }
 
 /// With a norm all magnitudes are powers of two, so that neither side rounds.

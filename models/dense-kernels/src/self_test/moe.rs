@@ -12,7 +12,7 @@ use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::{Case, Spec, filled};
 
-use super::{matmul, tensors};
+use super::{products, tensors};
 use crate::cpu::matmul_int8::Codes;
 use crate::cpu::quantize_rows::quantize_rows;
 use crate::kernel::expert_down::{self, ExpertDownParams};
@@ -174,7 +174,7 @@ pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 /// `count` random matrices of `[cols, 32 * blocks]`.
 fn matrices(variant: &Variant, spec: &Spec, count: u32, cols: u32, blocks: u32) -> Vec<Tensor<'static>> {
-    let (dtype, width) = (matmul::dtype(variant), blocks as usize * BLOCK);
+    let (dtype, width) = (products::dtype(variant), blocks as usize * BLOCK);
     let random = |seed| tensors::random(dtype, cols as usize, width, spec.seed(seed));
     (0..u64::from(count)).map(random).collect()
 }
@@ -224,7 +224,7 @@ fn random_codes(spec: &Spec, rows: u32, blocks: u32, salt: u64) -> (Vec<i8>, Vec
 pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let top = filled(variant, moe_combine::TOP);
     let (rows, inner) = (spec.number(3, 1..=6), 32 * spec.number(3, 1..=5));
-    let blocks = matmul::whole_blocks(variant, spec, 40);
+    let blocks = products::whole_blocks(variant, spec, 40);
     let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
     let activation = activation(variant, alpha, limit);
     let pairs = rows * top;
@@ -258,7 +258,7 @@ pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     // A sum in another order may round to the code next to it.
     let step = made_scales.iter().fold(0.0f32, |step, [d, _]| step.max(*d));
-    let tolerance = Tolerance { abs: matmul::GATED.abs + 3.0 * f64::from(step), rel: matmul::GATED.rel };
+    let tolerance = Tolerance { abs: products::GATED.abs + 3.0 * f64::from(step), rel: products::GATED.rel };
     let case =
         Case::new("pairs of experts of two dispatches", variant, &params, expert_gate_up::grid(&params))
             .binding(bytemuck::cast_slice::<i8, u32>(&codes))
@@ -275,7 +275,7 @@ pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
 pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let top = filled(variant, moe_combine::TOP);
     let (rows, width) = (spec.number(3, 1..=6), spec.number(75, 1..=200));
-    let blocks = matmul::whole_blocks(variant, spec, 24);
+    let blocks = products::whole_blocks(variant, spec, 24);
     let pairs = rows * top;
     let chosen = Chosen::new(variant, spec, pairs, width, blocks);
     let (codes, scales) = random_codes(spec, pairs, blocks, 9);
@@ -312,7 +312,7 @@ pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .binding(&chosen.experts)
         .binding(&factors)
         .binding(&biases)
-        .updated(&before, matmul::SUM, &after);
+        .updated(&before, products::SUM, &after);
     vec![case]
 }
 
@@ -324,7 +324,7 @@ pub(crate) fn several(
     tolerance: Tolerance,
 ) -> Case {
     let (matrices, cols) = (spec.number(5, 1..=9), spec.number(75, 1..=200));
-    let blocks = matmul::whole_blocks(variant, spec, 4);
+    let blocks = products::whole_blocks(variant, spec, 4);
     let width = blocks as usize * BLOCK;
     let tensors = self::matrices(variant, spec, matrices, cols, blocks);
     let packed = side_by_side(&tensors);
@@ -351,7 +351,7 @@ pub(crate) fn several(
     let grid = if routed { [columns, max_tiles, 1] } else { [columns, row_tiles, matrices] };
     let case = Case::new("rows of several matrices", variant, &params, grid);
     let case = match variant.get(matmul_coop::ACTIVATIONS) {
-        Some(Activations::F16) => case.binding(&matmul::halves(&x)),
+        Some(Activations::F16) => case.binding(&products::halves(&x)),
         _ => case.binding(&x),
     };
     let case = case.binding(&packed.quants).binding(&packed.scales).output(tolerance, &want);

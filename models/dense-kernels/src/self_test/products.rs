@@ -1,0 +1,35 @@
+//! Storage types, sizes and tolerances of products, which cases of one matrix and of several share.
+
+use attn_kernels::Variant;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::self_test::{Spec, filled};
+use half::f16;
+
+use crate::Dtype;
+use crate::cast::u32_of;
+use crate::kernel::matmul;
+use crate::pack::{BLOCK, Format};
+
+/// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
+pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
+/// Tolerance of the product of two such sums, one through `exp`.
+pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
+
+/// A storage type that the variant's weights module reads.
+pub(super) fn dtype(variant: &Variant) -> Dtype {
+    let weights = filled(variant, matmul::WEIGHTS);
+    let reads = |dtype: &Dtype| Format::from(*dtype) == weights;
+    Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
+}
+
+/// Blocks of a row, at most as many as usual, that the storage type fills.
+pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
+    let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
+    unit * spec.number(usual / unit, 1..=usual / unit)
+}
+
+/// Rounds to f16, two to a word.
+pub(super) fn halves(values: &[f32]) -> Vec<u32> {
+    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
+    values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
+}
