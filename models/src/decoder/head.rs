@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Gpu, Pass, PassResults, Read};
+use attn_kernels::gpu::{Buf, Gpu, Pass, PassResults, Read};
 
 use super::attention::Attention;
 use super::batch::Batch;
@@ -11,7 +11,6 @@ use super::choices::Choices;
 use super::draws::{DrawState, TopRead};
 use super::indexed::Indexed;
 use super::limits::HEAD_ROWS;
-use super::load::LogitWeights;
 use super::ops::Ctx;
 use super::options::DecoderOptions;
 use super::{keys, sparse};
@@ -22,7 +21,15 @@ use crate::kernel::log_prob;
 use crate::kernel::log_prob::LogProbBuffers;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::segment_sum::{self, SegmentSumBuffers, SegmentSumParams};
-use crate::matrix::{Precision, Product};
+use crate::matrix::{Matrix, Precision, Product};
+
+/// Weights after the last layer.
+#[derive(Clone, Debug)]
+pub(super) struct LogitWeights {
+    pub(super) norm: Buf<f32>,
+    /// The embedding, if it is tied.
+    pub(super) matrix: Matrix,
+}
 
 /// Rows of a step whose logits are needed: scored rows, then sampled rows.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use super::attention::{Attention, AttentionWeights, HeadWeights, NsaWeights, QkN
 use super::attention_groups::AttentionGroups;
 use super::batch::{Batch, Prefill};
 use super::draws::DrawState;
-use super::head::LogitRows;
+use super::head::{LogitRows, LogitWeights};
 use super::hyper::{HyperWeights, Residual};
 use super::indexed::Indexed;
 use super::kernels::{Forms, LoadContext};
@@ -51,14 +51,6 @@ pub(super) struct Weights {
     pub(super) sizes: WeightSizes,
     /// Matrices in host memory, if there are any.
     pub(super) host: Option<Arc<HostWeights>>,
-}
-
-/// Weights after the last layer.
-#[derive(Clone, Debug)]
-pub(super) struct LogitWeights {
-    pub(super) norm: Buf<f32>,
-    /// The embedding, if it is tied.
-    pub(super) matrix: Matrix,
 }
 
 /// Weights of a layer, without its attention.
