@@ -8,7 +8,6 @@ use pagoda::fetch::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 use pagoda::hub::{self, Reference, Settings};
 use pagoda::{HubError, error_chain};
 
-use crate::cli::EngineArgs;
 use crate::progress::Template;
 use crate::setup::{self, Need};
 
@@ -24,13 +23,14 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Needs of the model that these flags select. They include pip if a package of Python has the model and it is not cached.
+/// Needs of the model that `--model` asks for, without it of the default model, unless weights are `random`. They include pip if a
+/// package of Python has the model and it is not cached.
 ///
 /// # Errors
 /// If the user has no cache folder.
-pub fn needs(engine: &EngineArgs) -> Result<&'static [Need]> {
-    let package = match engine.model.as_deref() {
-        None => engine.random.is_none().then_some(&PACKAGE),
+pub fn needs(model: Option<&Path>, random: bool) -> Result<&'static [Need]> {
+    let package = match model {
+        None => (!random).then_some(&PACKAGE),
         Some(path) if path.exists() => None,
         Some(path) => path
             .to_str()

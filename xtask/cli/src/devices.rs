@@ -6,8 +6,6 @@ use std::str::FromStr;
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::wgpu::{AdapterInfo, DeviceType};
 
-use crate::cli::EngineArgs;
-
 /// Split of the layers of a model over devices; as text `layers`, or `layers=N,N` with the number of layers of each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitBy {
@@ -48,10 +46,10 @@ const ALL: &str = "all";
 ///
 /// # Errors
 /// If there is no adapter, or none with a number that is listed.
-pub(crate) fn of_engines(args: &EngineArgs) -> Result<Vec<Option<String>>> {
-    match &args.split {
-        Some(_) => Ok(vec![args.device.clone()]),
-        None => devices(args.device.as_deref(), attn_kernels::gpu::adapters),
+pub(crate) fn of_engines(wanted: Option<&str>, split: Option<&SplitBy>) -> Result<Vec<Option<String>>> {
+    match split {
+        Some(_) => Ok(vec![wanted.map(str::to_owned)]),
+        None => devices(wanted, attn_kernels::gpu::adapters),
     }
 }
 

@@ -166,7 +166,7 @@ impl Drop for ReadyFile<'_> {
 /// Errors of the device, and of the file of keys.
 pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, Options)> {
     setup::ensure(&[Need::Gpu])?;
-    let devices = devices::of_engines(&args.engine)?;
+    let devices = devices::of_engines(args.engine.device.as_deref(), args.engine.split.as_ref())?;
     let options = options(args, Arc::clone(model))?;
     #[cfg(feature = "kv-events")]
     let options = options.kv_events(kv_publishers(args, devices.len())?);

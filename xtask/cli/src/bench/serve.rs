@@ -66,7 +66,8 @@ async fn measure(args: &BenchServeArgs) -> Result<Vec<ServeRow>> {
     }
     let model = open_model(&args.engine)?;
     let mut first = EngineOptions::from(&args.engine);
-    first.device = devices::of_engines(&args.engine)?.swap_remove(0);
+    first.device =
+        devices::of_engines(args.engine.device.as_deref(), args.engine.split.as_ref())?.swap_remove(0);
     let software = model.gpu(&first)?.is_cpu();
     let workloads = if given.is_empty() { workload::builtin(software)? } else { given };
     let context = u64::from(model.config.context_length);

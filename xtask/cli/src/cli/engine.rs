@@ -11,7 +11,7 @@ use pagoda::usage::readable;
 use pagoda::{IndexDtype, KvDtype, SelectionPlace, Sparse};
 use prefetch::spec::TierSpec;
 
-use super::{SparseArg, values};
+use super::{SparseArg, sparse, values};
 use crate::default_model;
 use crate::devices::SplitBy;
 
@@ -37,7 +37,7 @@ pub struct EngineArgs {
     /// Sparse-attention policy: NAME, NAME:key=value,key=value, a preset, FILE.ron, or auto:loss=0.5% for the fastest one
     /// that loses at most that, as `bench policies --report` measured on this model and device; if it did not, a GPU measures
     /// a few policies at the first use. By default attention is full
-    #[arg(long, value_name = "SPEC", value_parser = values::no_choice)]
+    #[arg(long, value_name = "SPEC", value_parser = sparse::no_choice)]
     pub sparse: Option<SparseArg>,
 
     /// Place where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use pagoda::measured::LossLimit;
 use pagoda::{Registry, Sparse, Spec};
 
-use super::values::policy_of;
+use super::values::{no_policy, policy_of};
 
 /// Name in place of a policy's, for a limit of loss.
 const AUTO: &str = "auto";
@@ -77,6 +77,11 @@ impl fmt::Display for SparseArg {
             Self::Auto(auto) => write!(f, "{AUTO}:loss={}", auto.limit),
         }
     }
+}
+
+/// Refuses every value of `--sparse`, as [`no_policy`] does.
+pub(super) fn no_choice(text: &str) -> Result<SparseArg, &'static str> {
+    no_policy(text).map(Into::into)
 }
 
 #[cfg(test)]

@@ -17,8 +17,6 @@ use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 use strum::VariantNames;
 
-use super::SparseArg;
-
 /// A value of a library's enum, by its name.
 pub(super) fn named<T>() -> impl TypedValueParser<Value = T>
 where
@@ -124,11 +122,6 @@ pub fn memory(text: &str) -> Result<u64, String> {
 /// place of this one.
 pub fn no_policy(_: &str) -> Result<Sparse, &'static str> {
     Err("no registry of policies is given; read the arguments with Cli::try_parse_with")
-}
-
-/// Refuses every value of `--sparse`, likewise.
-pub(super) fn no_choice(text: &str) -> Result<SparseArg, &'static str> {
-    no_policy(text).map(Into::into)
 }
 
 /// A sparse-attention policy of `registry`: its SPEC, or the path of a preset file with the published keys.
