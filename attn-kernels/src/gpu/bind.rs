@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
-use super::{Buf, Raw, RawImage};
+use super::{Buf, Image, Raw, RawImage};
 use crate::Params;
 
 /// Buffers of a kernel by name, in the order of its bindings; [`bindings!`](crate::bindings) declares them.
@@ -74,11 +74,6 @@ impl<T> Bind<T> {
         Self { bound: Bound { source, offset }, element: PhantomData }
     }
 
-    pub(super) fn image(image: &RawImage) -> Self {
-        let source = Source::Image(image.clone());
-        Self { bound: Bound { source, offset: 0 }, element: PhantomData }
-    }
-
     /// Binds the same bytes as elements of another type.
     #[must_use]
     pub fn cast<U>(self) -> Bind<U> {
@@ -104,6 +99,14 @@ impl<T> Buf<T> {
     #[must_use]
     pub fn bind_from(&self, first: usize) -> Bind<T> {
         Bind::at(self.raw(), (first * size_of::<T>()) as u64)
+    }
+}
+
+impl<T> Image<T> {
+    /// Binds all elements.
+    #[must_use]
+    pub fn bind(&self) -> Bind<T> {
+        Bind { bound: Bound { source: Source::Image(self.raw().clone()), offset: 0 }, element: PhantomData }
     }
 }
 

@@ -302,17 +302,6 @@ impl Gpu {
         Ok(())
     }
 
-    /// Reads elements `range` back; waits for all work submitted so far.
-    ///
-    /// # Errors
-    /// [`GpuError::Lost`] and what earlier work left.
-    pub fn read<T: Pod>(&self, buf: &Buf<T>, range: Range<usize>) -> Result<Vec<T>, GpuError> {
-        let mut pass = super::Pass::new("read");
-        let read = pass.read(buf, range);
-        let outcome = self.submit(pass)?.wait()?;
-        Ok(outcome.get(read))
-    }
-
     /// A buffer of any usage, counted in [`Gpu::allocated_bytes`].
     pub(super) fn raw_buffer(
         &self,

@@ -2,7 +2,7 @@
 //! lane by lane.
 
 use super::buffer::Counted;
-use super::{Bind, Gpu, GpuError};
+use super::{Gpu, GpuError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -52,10 +52,8 @@ impl<T> Clone for Image<T> {
 }
 
 impl<T> Image<T> {
-    /// Binds all elements.
-    #[must_use]
-    pub fn bind(&self) -> Bind<T> {
-        Bind::image(&self.raw)
+    pub(super) fn raw(&self) -> &RawImage {
+        &self.raw
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::pass::{Command, Dispatch, Params, Pass};
 use super::pass_results::{Pending, Readback, Submission, Timing};
-use super::{Gpu, GpuError, Raw};
+use super::{Buf, Gpu, GpuError, Raw};
 use crate::Kernel;
+use bytemuck::Pod;
+use std::ops::Range;
 
 /// Resources that submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
 #[derive(Debug, Default)]
@@ -60,6 +62,17 @@ struct Commands {
 }
 
 impl Gpu {
+    /// Reads elements `range` back; waits for all work submitted so far.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and what earlier work left.
+    pub fn read<T: Pod>(&self, buf: &Buf<T>, range: Range<usize>) -> Result<Vec<T>, GpuError> {
+        let mut pass = Pass::new("read");
+        let read = pass.read(buf, range);
+        let outcome = self.submit(pass)?.wait()?;
+        Ok(outcome.get(read))
+    }
+
     /// Adds a timestamp before and after every dispatch of later submissions; false if the adapter has none.
     pub fn time_dispatches(&self, on: bool) -> bool {
         self.time(if on { Timed::All } else { Timed::None })
