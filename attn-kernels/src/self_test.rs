@@ -7,6 +7,7 @@
 
 pub(crate) mod apply_sinks;
 pub(crate) mod block_digest;
+mod block_lists;
 pub(crate) mod block_score;
 pub(crate) mod cache_write;
 mod case;

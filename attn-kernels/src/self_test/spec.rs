@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::block_lists::Lists;
 use super::layer::{self, Layer};
-use super::options::Lists;
 use crate::kernel::KvShape;
 use crate::kernel::paged_decode::PARTITION;
 
