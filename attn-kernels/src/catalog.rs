@@ -1,59 +1,12 @@
-//! Every kernel of this crate, the modules that their texts share, and the variants that reports and tests list.
-//!
-//! `build.rs` reads the first two from the folders.
+//! Every kernel of this crate, which `build.rs` reads from the folder, and the variants that reports and tests list.
 
 use crate::declare::Sizes;
-use crate::source::Modules;
-use crate::{Kernel, Level, Variant};
-
-/// The shared modules: kernels of other crates may import them too.
-pub const MODULES: Modules = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+use crate::{Kernel, NamedVariant};
 
 /// Lists every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"))
-}
-
-/// A variant as reports and file names call it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamedVariant {
-    /// The kernel's name and, after a hyphen, the features of the variant: `paged_decode-f16`.
-    pub name: String,
-    /// The variant, at sizes that are usual in models.
-    pub variant: Variant,
-}
-
-impl NamedVariant {
-    /// The kernel's name, `-` and `part`; without a part the kernel's name.
-    #[must_use]
-    pub fn new(part: &str, variant: Variant) -> Self {
-        let kernel = variant.kernel.name;
-        let name = if part.is_empty() { kernel.into() } else { format!("{kernel}-{part}") };
-        Self { name, variant }
-    }
-
-    /// Lists the variants of kernels at sizes of a model; of several that are the same, the first.
-    #[must_use]
-    pub fn list(kernels: &[&'static Kernel], sizes: &Sizes) -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
-        for kernel in kernels {
-            let start = all.len();
-            for (part, variant) in kernel.declared.iter().flat_map(|declared| (declared.listed)(sizes)) {
-                // Not every option changes every kernel.
-                if !all[start..].iter().any(|other| other.variant == variant) {
-                    all.push(Self::new(&part, variant));
-                }
-            }
-        }
-        all
-    }
-
-    /// Level of adapter that it needs.
-    #[must_use]
-    pub fn level(&self) -> Level {
-        self.variant.level
-    }
 }
 
 /// Lists one variant of every kernel for each choice of modules, by name, at sizes of typical models.

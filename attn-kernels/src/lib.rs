@@ -13,23 +13,29 @@ mod catalog;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod interface;
 pub mod kernel;
 #[cfg(feature = "gpu")]
 pub mod launch;
 mod level;
+mod modules;
+mod named_variant;
 pub mod profile;
 #[cfg(feature = "reflect")]
 pub mod reflect;
 pub mod rows;
 #[cfg(feature = "self-test")]
 pub mod self_test;
+mod sizes;
 pub mod slot;
 pub mod source;
 pub mod split;
 mod variant;
 pub mod verdicts;
 
-pub use bindings::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
-pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
+pub use catalog::{catalog, variants, variants_of};
+pub use interface::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
 pub use level::Level;
+pub use modules::MODULES;
+pub use named_variant::NamedVariant;
 pub use variant::{Kernel, KernelRole, TextLength, Variant};

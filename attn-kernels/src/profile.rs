@@ -1,69 +1,18 @@
 //! Traits and measured times of a device that decide which kernels run on it, and the split of their work.
 
+mod matrices;
 mod registers;
 
+pub use matrices::Matrices;
+pub(crate) use matrices::UNIT;
 pub use registers::Registers;
 
 use derive_setters::Setters;
 
 use crate::kernel::KvDtype;
-use crate::source::SlotContent;
 use crate::verdicts::Verdicts;
 use crate::{Kernel, Level, Variant};
 use std::ops::RangeInclusive;
-
-/// Lanes of a unit, by which kernels with matrices divide their work.
-pub(crate) const UNIT: u32 = 32;
-
-/// Cooperative matrices of f16 with sums in f32, as a device multiplies them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Matrices {
-    size: u32,
-    lanes: u32,
-}
-
-impl Matrices {
-    /// Matrices of 16 x 16 by subgroups of 32 lanes, which NVIDIA's devices have.
-    pub const NVIDIA: Self = Self { size: 16, lanes: 32 };
-
-    /// Matrices of `size` rows, columns and products by subgroups of `lanes` lanes: of 16 by 32 or 64 lanes, of 8 by 8 to 64.
-    /// `None` for others, for which no kernel is written.
-    #[must_use]
-    pub const fn new(size: u32, lanes: u32) -> Option<Self> {
-        match (size, lanes) {
-            (16, 32 | 64) | (8, 8 | 16 | 32 | 64) => Some(Self { size, lanes }),
-            _ => None,
-        }
-    }
-
-    /// Rows, columns and products of a matrix.
-    #[must_use]
-    pub const fn size(self) -> u32 {
-        self.size
-    }
-
-    /// Lanes of a subgroup.
-    #[must_use]
-    pub const fn lanes(self) -> u32 {
-        self.lanes
-    }
-
-    /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units, which 32 lanes own.
-    pub(crate) fn choices(self) -> [(&'static str, SlotContent); 8] {
-        let share = (UNIT / self.lanes).max(1);
-        let across = share.min(2);
-        [
-            ("matrix", SlotContent::Module(if self.size == 16 { "matrix_16" } else { "matrix_8" })),
-            ("MATRIX", SlotContent::Size(self.size)),
-            ("SUBGROUP", SlotContent::Size(self.lanes)),
-            ("SHARE", SlotContent::Size(share)),
-            ("M_SHARE", SlotContent::Size(share / across)),
-            ("N_SHARE", SlotContent::Size(across)),
-            ("UNITS", SlotContent::Size((self.lanes / UNIT).max(1))),
-            ("any", SlotContent::Module(if share == 1 { "any_subgroup" } else { "any_workgroup" })),
-        ]
-    }
-}
 
 /// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) describes an open
 /// device. Choices depend on nothing else, so a profile made by hand shows what another device would get.
@@ -153,7 +102,7 @@ impl DeviceProfile {
     pub(crate) fn has_subgroups(&self, level: Level, lanes: &RangeInclusive<u32>) -> bool {
         match (level, self.matrices) {
             (Level::Baseline, _) => true,
-            (Level::Coop, Some(matrices)) => lanes.contains(&matrices.lanes),
+            (Level::Coop, Some(matrices)) => lanes.contains(&matrices.lanes()),
             _ => self.subgroups.iter().all(|size| lanes.contains(size)),
         }
     }
@@ -187,7 +136,7 @@ impl DeviceProfile {
     /// Whether the device runs kernels with workgroups of 32 lanes, which must be whole subgroups.
     #[must_use]
     pub fn runs_single_units(&self) -> bool {
-        self.runs_matrices() && self.matrices.is_some_and(|matrices| matrices.lanes <= UNIT)
+        self.runs_matrices() && self.matrices.is_some_and(|matrices| matrices.lanes() <= UNIT)
     }
 
     /// The number of lanes of every subgroup, if they all have as many.
@@ -202,6 +151,14 @@ impl DeviceProfile {
     #[must_use]
     pub fn broadcasts(&self) -> bool {
         self.software && self.level >= Level::Subgroup && self.subgroups[0] >= 8
+    }
+}
+
+impl Registers {
+    /// Whether kernels whose division of work depends on registers are divided as `variant` is, on devices with these.
+    #[must_use]
+    pub fn suit(self, variant: &Variant) -> bool {
+        variant.registers.is_none_or(|registers| registers == self)
     }
 }
 

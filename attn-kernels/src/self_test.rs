@@ -57,6 +57,14 @@ pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant, spec))
 }
 
+impl crate::declare::Cases {
+    /// The cases of a variant of the kernel that `spec` chooses.
+    #[must_use]
+    pub fn of(self, variant: &Variant, spec: &Spec) -> Vec<Case> {
+        self.0.map_or_else(Vec::new, |cases| cases(variant, spec))
+    }
+}
+
 /// Returns the gaps of a table of cases: kernels without a variant, and variants whose cases are none, are of another
 /// variant, bind too few buffers or compare nothing.
 #[must_use]

@@ -1,7 +1,7 @@
-//! A kernel, and one specialisation of it.
+//! A kernel with its declaration, and one specialisation of it.
 
-use crate::declare::Declaration;
 use crate::profile::{Matrices, Registers};
+use crate::sizes::Sizes;
 use crate::slot::{OneOf, Slot, WG};
 use crate::source::{ComposeError, Modules, SlotContent, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
@@ -92,6 +92,42 @@ pub struct Kernel {
     pub bindings: &'static [Binding],
     /// Variants, documentation and cases, of kernels that are in a catalogue.
     pub declared: Option<Declaration>,
+}
+
+/// Variants of a kernel, each with the part of its name that states its features.
+pub type Listed = Vec<(String, Variant)>;
+
+/// Declaration of a kernel for catalogues, tests and documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct Declaration {
+    /// Lists variants at sizes of a model, one for each choice of modules.
+    pub listed: fn(&Sizes) -> Listed,
+    /// The variants there are, in Markdown.
+    pub variants: &'static str,
+    /// Bytes of storage buffers that a dispatch moves, in Markdown.
+    pub bytes: &'static str,
+    /// Maker of the cases of the self-test.
+    pub cases: Cases,
+}
+
+/// Maker of the cases of a kernel's self-test; without the feature `self-test` it makes none.
+#[derive(Clone, Copy, Debug)]
+pub struct Cases(#[cfg(feature = "self-test")] pub(crate) Option<crate::self_test::Cases>);
+
+impl Cases {
+    /// The maker of a crate that is built without them.
+    #[cfg(not(feature = "self-test"))]
+    pub const NONE: Self = Self();
+    /// The maker of a crate that is built without them.
+    #[cfg(feature = "self-test")]
+    pub const NONE: Self = Self(None);
+
+    /// Makes cases by `cases`.
+    #[cfg(feature = "self-test")]
+    #[must_use]
+    pub const fn by(cases: crate::self_test::Cases) -> Self {
+        Self(Some(cases))
+    }
 }
 
 /// One specialisation of a kernel: the choices for its import slots, and its `override` constants.

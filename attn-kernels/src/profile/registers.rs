@@ -1,8 +1,5 @@
 //! Registers that lanes have, by which kernels divide their work.
 
-use crate::Variant;
-use crate::declare::Listed;
-
 /// Registers of 32 bits that a lane has before its values go to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Registers {
@@ -19,28 +16,10 @@ impl Registers {
     /// Both register classes, with the beginnings of the names of variants that are specialised for them.
     pub const DIVISIONS: [(&str, Self); 2] = [("", Self::Many), ("lean-", Self::Few)];
 
-    /// The variants of every division, by their names.
-    #[must_use]
-    pub fn listed(variants: impl Fn(Self) -> Listed) -> Listed {
-        let of = |(prefix, registers)| {
-            variants(registers).into_iter().map(move |(part, variant)| {
-                let name = format!("{prefix}{part}");
-                (name.trim_end_matches('-').to_owned(), variant)
-            })
-        };
-        Self::DIVISIONS.into_iter().flat_map(of).collect()
-    }
-
     /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which reports none; `None` for a
     /// processor.
     #[must_use]
     pub fn of_vendor(vendor: Option<u32>) -> Self {
         if vendor.is_none_or(|vendor| MANY.contains(&vendor)) { Self::Many } else { Self::Few }
-    }
-
-    /// Whether kernels whose division of work depends on registers are divided as `variant` is, on devices with these.
-    #[must_use]
-    pub fn suit(self, variant: &Variant) -> bool {
-        variant.registers.is_none_or(|registers| registers == self)
     }
 }

@@ -1,0 +1,56 @@
+//! Sizes of cooperative matrices.
+
+use crate::source::SlotContent;
+
+/// Lanes of a unit, by which kernels with matrices divide their work.
+pub(crate) const UNIT: u32 = 32;
+
+/// Cooperative matrices of f16 with sums in f32, as a device multiplies them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Matrices {
+    size: u32,
+    lanes: u32,
+}
+
+impl Matrices {
+    /// Matrices of 16 x 16 by subgroups of 32 lanes, which NVIDIA's devices have.
+    pub const NVIDIA: Self = Self { size: 16, lanes: 32 };
+
+    /// Matrices of `size` rows, columns and products by subgroups of `lanes` lanes: of 16 by 32 or 64 lanes, of 8 by 8 to 64.
+    /// `None` for others, for which no kernel is written.
+    #[must_use]
+    pub const fn new(size: u32, lanes: u32) -> Option<Self> {
+        match (size, lanes) {
+            (16, 32 | 64) | (8, 8 | 16 | 32 | 64) => Some(Self { size, lanes }),
+            _ => None,
+        }
+    }
+
+    /// Rows, columns and products of a matrix.
+    #[must_use]
+    pub const fn size(self) -> u32 {
+        self.size
+    }
+
+    /// Lanes of a subgroup.
+    #[must_use]
+    pub const fn lanes(self) -> u32 {
+        self.lanes
+    }
+
+    /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units, which 32 lanes own.
+    pub(crate) fn choices(self) -> [(&'static str, SlotContent); 8] {
+        let share = (UNIT / self.lanes).max(1);
+        let across = share.min(2);
+        [
+            ("matrix", SlotContent::Module(if self.size == 16 { "matrix_16" } else { "matrix_8" })),
+            ("MATRIX", SlotContent::Size(self.size)),
+            ("SUBGROUP", SlotContent::Size(self.lanes)),
+            ("SHARE", SlotContent::Size(share)),
+            ("M_SHARE", SlotContent::Size(share / across)),
+            ("N_SHARE", SlotContent::Size(across)),
+            ("UNITS", SlotContent::Size((self.lanes / UNIT).max(1))),
+            ("any", SlotContent::Module(if share == 1 { "any_subgroup" } else { "any_workgroup" })),
+        ]
+    }
+}

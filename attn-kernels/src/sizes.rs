@@ -1,0 +1,43 @@
+//! Sizes of the model that variants are listed for.
+
+use crate::kernel::{KvDtype, KvLayout, KvShape};
+
+/// Sizes of the model whose variants are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Tokens of a block of the cache.
+    pub block_size: u32,
+}
+
+impl Sizes {
+    /// Sizes of Llama 3 8B, with heads of `head_dim` elements.
+    #[must_use]
+    pub const fn of_heads(head_dim: u32) -> Self {
+        Self { head_dim, num_heads: 32, num_kv_heads: 8, block_size: 16 }
+    }
+
+    /// Tokens of a selected block: `tokens`, or a block of the cache if that has more.
+    #[must_use]
+    pub fn select(&self, tokens: u32) -> u32 {
+        tokens.max(self.block_size)
+    }
+
+    /// The cache of a type.
+    #[must_use]
+    pub const fn cache(&self, dtype: KvDtype) -> KvShape {
+        let Self { head_dim, num_kv_heads, block_size, .. } = *self;
+        KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
+    }
+
+    /// The cache in f16.
+    #[must_use]
+    pub const fn f16(&self) -> KvShape {
+        self.cache(KvDtype::F16)
+    }
+}
