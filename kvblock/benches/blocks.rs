@@ -1,4 +1,4 @@
-//! Cost of a block: taken and given back, hashed and looked up, at pool sizes from 10^3 to 10^7.
+//! Measures allocating, freeing, hashing and looking up blocks, at pool sizes from 10^3 to 10^7.
 
 use std::hint::black_box;
 
@@ -11,12 +11,13 @@ use kvblock::{
 const BLOCK: BlockSize = BlockSize::new(16).unwrap();
 const POOLS: [u32; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
-/// Blocks of one sequence: 8,192 tokens.
+/// Number of blocks of one sequence: 8,192 tokens.
 const SEQ_BLOCKS: u32 = 512;
 
 const OPTIONS: PoolOptions = PoolOptions::CACHING;
 
-/// A pool whose free queue is in random order, as after a long day: neighbours of the queue are strangers in memory.
+/// A pool whose free queue is in random order, as after a long time of use: neighbours in the queue are far apart in
+/// memory.
 fn shuffled(num_blocks: u32) -> BlockPool {
     let mut pool = BlockPool::new(num_blocks, BLOCK, OPTIONS);
     let mut taken = pool.allocate(pool.num_free()).expect("all are free");
@@ -29,7 +30,7 @@ fn shuffled(num_blocks: u32) -> BlockPool {
     pool
 }
 
-/// Takes the blocks of one sequence and gives them back, tail first; the queue turns through the whole pool.
+/// Takes the blocks of one sequence and frees them, tail first, so that all blocks of the pool are used in turn.
 fn turn(pool: &mut BlockPool) {
     let mut taken = pool.allocate(black_box(SEQ_BLOCKS)).expect("the pool is free");
     taken.reverse();
@@ -68,7 +69,7 @@ fn chain(cache: &KvCache, tokens: &[TokenId]) -> HashChain {
     chain
 }
 
-/// A prompt of 1,000,000 tokens that is all in the cache.
+/// Measures hashing and looking up a prompt of 1,000,000 tokens that is all in the cache.
 fn hash_and_look_up(c: &mut Criterion) {
     let tokens = prompt(1_000_000);
     let mut group = c.benchmark_group("1,000,000 tokens");
@@ -95,7 +96,8 @@ fn hash_and_look_up(c: &mut Criterion) {
     group.finish();
 }
 
-/// Sequences of 8,192 new tokens through a full cache: each block is evicted, taken, made findable and given back.
+/// Measures sequences of 8,192 new tokens in a full cache: each block is evicted, allocated, entered into the prefix
+/// cache and freed.
 fn cached_sequences(c: &mut Criterion) {
     let mut group = c.benchmark_group("allocate_slots+free, evicting");
     group.throughput(Throughput::Elements(u64::from(SEQ_BLOCKS)));

@@ -13,7 +13,7 @@ use kvblock::{
 const BLOCK: u32 = 4;
 const NUM_BLOCKS: u32 = 16;
 
-/// Memory of the engine, one token a slot, beside the manager that says which slot is whose.
+/// Memory of the engine, one token per slot, and the manager that assigns slots to sequences.
 pub(crate) struct Engine {
     cache: KvCache,
     slots: Vec<TokenId>,

@@ -5,8 +5,8 @@ use crate::layout::CacheLayout;
 use crate::spec::LengthLimits;
 
 impl CacheLayout {
-    /// Blocks that fit in `available_bytes`, the null block included. Limited so that slot indices fit in 32
-    /// bits.
+    /// Number of blocks that fit in `available_bytes`, the null block included. Limited so that slot indices fit in
+    /// 32 bits.
     #[must_use]
     pub fn num_blocks(&self, available_bytes: u64) -> u32 {
         let blocks = available_bytes.checked_div(self.bytes_per_block()).unwrap_or(0);
@@ -27,7 +27,7 @@ impl CacheLayout {
         (self.blocks_per_seq(limits) + 1).saturating_mul(self.bytes_per_block())
     }
 
-    /// Sequences of the maximum length that `num_blocks` blocks hold at once; 0 without layers.
+    /// Number of sequences of the maximum length that `num_blocks` blocks hold at once; 0 without layers.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate for people to read")]
     pub fn max_concurrency(&self, num_blocks: u32, limits: LengthLimits) -> f64 {
@@ -35,7 +35,8 @@ impl CacheLayout {
         if needed == 0 { 0.0 } else { f64::from(num_blocks) / needed as f64 }
     }
 
-    /// Longest sequence, of up to `limits.max_model_len` tokens, that fits in `available_bytes`. O(groups · log length).
+    /// Length of the longest sequence, up to `limits.max_model_len` tokens, that fits in `available_bytes`. O(groups
+    /// · log length).
     ///
     /// # Errors
     /// [`CapacityError::NothingFits`] when not even one token does.

@@ -36,11 +36,11 @@ impl KvCacheGroup {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KvCacheConfig {
-    /// Blocks of the pool, the null block included.
+    /// Number of blocks of the pool, the null block included.
     pub num_blocks: u32,
     /// Cache groups; all draw from the one pool.
     pub groups: Vec<KvCacheGroup>,
-    /// Longest sequence, and most tokens of one step.
+    /// Maximum length of a sequence, and maximum number of tokens of one step.
     #[setters(skip)]
     pub limits: LengthLimits,
     /// Prefix caching: keep the content of full blocks and find it again.

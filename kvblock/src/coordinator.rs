@@ -11,7 +11,7 @@ use crate::spec::AttentionKind;
 /// A cached prefix of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PrefixHit {
-    /// Tokens that need not be computed.
+    /// Number of tokens that need not be computed.
     pub num_tokens: u32,
     /// `[groups][num_tokens / group block size]`; null where the group no longer needs the block. Empty when
     /// prefix caching is off.

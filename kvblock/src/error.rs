@@ -10,18 +10,18 @@ use crate::spec::KvDtype;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// An expected outcome: preempt a sequence, or try again in a later step.
+    /// The pool has too few free blocks. An expected outcome: preempt a sequence, or try again in a later step.
     #[error("{needed} blocks needed, {free} free")]
     OutOfBlocks {
-        /// Blocks to take from the free queue.
+        /// Number of blocks to take from the free queue.
         needed: u32,
-        /// Blocks in the free queue.
+        /// Number of blocks in the free queue.
         free: u32,
     },
-    /// A request for neither new nor external tokens.
+    /// The request is for neither new nor external tokens.
     #[error("neither new nor external tokens requested")]
     NoTokens,
-    /// A block is freed more often than it is referenced.
+    /// A block was freed more often than it is referenced.
     #[error("double free of {block:?}")]
     DoubleFree {
         /// The block.
@@ -32,7 +32,7 @@ pub enum AllocError {
     UnknownBlock {
         /// The block.
         block: BlockId,
-        /// Blocks of the pool, the null block included.
+        /// Number of blocks of the pool, the null block included.
         num_blocks: u32,
     },
     /// The sequence to fork has no block table.
@@ -52,45 +52,45 @@ pub enum AllocError {
         group: GroupId,
         /// Position of the block in the sequence.
         block: BlockIdx,
-        /// Tokens of the fork.
+        /// Number of tokens of the fork.
         num_tokens: u32,
     },
-    /// Only a sequence without a block table can adopt a hit, be forked into, or be restored.
+    /// The sequence already has a block table: only one without a table can adopt a hit, be forked into, or be restored.
     #[error("sequence {seq:?} has a block table already")]
     AlreadyAllocated {
         /// The sequence.
         seq: SeqId,
     },
-    /// A full block without a hash could never be found again.
+    /// A full block has no hash, so that it could never be found again.
     #[error("{hashes} block hashes for {num_tokens} tokens of sequence {seq:?}, {needed} needed")]
     MissingHashes {
         /// The sequence.
         seq: SeqId,
-        /// Hashes given.
+        /// Number of hashes given.
         hashes: usize,
-        /// Tokens whose full blocks enter the prefix cache.
+        /// Number of tokens whose full blocks enter the prefix cache.
         num_tokens: u32,
-        /// Hash blocks that these tokens fill.
+        /// Number of hash blocks that these tokens fill.
         needed: u32,
     },
-    /// One list per group is expected, of blocks or of hits.
+    /// The number of lists, of blocks or of hits, is not the number of groups.
     #[error("lists for {found} groups, the cache has {num_groups}")]
     GroupCount {
-        /// Lists given.
+        /// Number of lists given.
         found: usize,
-        /// Groups of the cache.
+        /// Number of groups of the cache.
         num_groups: usize,
     },
-    /// A hit lists one block for each block of tokens it covers.
+    /// A hit does not list one block for each block of tokens that it covers.
     #[error("hit of {num_tokens} tokens lists {found} blocks in {group:?}, {expected} expected")]
     HitLength {
         /// The group.
         group: GroupId,
-        /// Tokens of the hit.
+        /// Number of tokens of the hit.
         num_tokens: u32,
-        /// Blocks listed.
+        /// Number of blocks listed.
         found: usize,
-        /// Blocks that its tokens fill.
+        /// Number of blocks that its tokens fill.
         expected: usize,
     },
     /// The cache changed since the lookup, or the hit is of other tokens: [look up](crate::KvCache::lookup) again.
@@ -100,11 +100,11 @@ pub enum AllocError {
     StaleHit {
         /// The group.
         group: GroupId,
-        /// Tokens of the hit.
+        /// Number of tokens of the hit.
         num_tokens: u32,
         /// Position of the first block that no longer holds the tokens of the hit.
         index: BlockIdx,
-        /// The block that the hit has there.
+        /// The block that the hit has at this position.
         block: BlockId,
     },
 }
@@ -116,15 +116,15 @@ pub enum ConfigError {
     /// A pool needs the null block and one more.
     #[error("{num_blocks} blocks, at least 2 needed")]
     TooFewBlocks {
-        /// Blocks configured.
+        /// Number of blocks configured.
         num_blocks: u32,
     },
     /// A slot index must fit in a `u32`.
     #[error("{num_blocks} blocks of {block_size} tokens: more slots than a u32 can index")]
     TooManySlots {
-        /// Blocks configured.
+        /// Number of blocks configured.
         num_blocks: u32,
-        /// Tokens per block of the group.
+        /// Number of tokens per block of the group.
         block_size: u32,
     },
     /// There is no cache group.
@@ -146,9 +146,9 @@ pub enum ConfigError {
     CompressRatio {
         /// Index of the group.
         group: usize,
-        /// Tokens per block of the group.
+        /// Number of tokens per block of the group.
         block_size: u32,
-        /// Tokens per stored entry.
+        /// Number of tokens per stored entry.
         compress_ratio: u32,
     },
     /// Chunked local attention finds hits at block granularity only.
@@ -158,7 +158,7 @@ pub enum ConfigError {
     ChunkedAlignment {
         /// Index of the group.
         group: usize,
-        /// Tokens per block of the group.
+        /// Number of tokens per block of the group.
         block_size: u32,
         /// Least common multiple of all block sizes.
         alignment: u32,
@@ -185,7 +185,7 @@ pub enum LayoutError {
         layer: usize,
         /// Block size of the layer.
         found: u32,
-        /// Block size of the layers before it.
+        /// Block size of the earlier layers.
         expected: u32,
     },
     /// All latents of a group must have the same element type.
@@ -195,7 +195,7 @@ pub enum LayoutError {
         layer: usize,
         /// Element type of the layer.
         found: KvDtype,
-        /// Type of the layers before it.
+        /// Element type of the earlier layers.
         expected: KvDtype,
     },
     /// All layers of a group must have the same attention kind.
@@ -207,9 +207,9 @@ pub enum LayoutError {
     /// A group has one mask: a window or a chunk, not both.
     #[error("a sliding window of {window} and a chunk of {chunk} tokens in one group")]
     WindowAndChunk {
-        /// Window of some layers.
+        /// Sliding window of some layers, in tokens.
         window: u32,
-        /// Chunk of others.
+        /// Chunk of other layers, in tokens.
         chunk: u32,
     },
     /// Pages cannot be made equal.
@@ -219,17 +219,17 @@ pub enum LayoutError {
         layer: usize,
         /// Bytes of a page of the layer.
         page_bytes: u64,
-        /// The largest page to agree with.
+        /// Bytes of the largest page, which the others are to be made equal to.
         largest: u64,
     },
     /// A group with several page sizes needs equally many layers of each.
     #[error("layer {layer}: {found} layers with pages of its size, {expected} with another")]
     UnevenPages {
-        /// First layer of the page size in question.
+        /// Index of the first layer with the page size that has another number of layers.
         layer: usize,
-        /// Layers of that page size.
+        /// Number of layers of that page size.
         found: usize,
-        /// Layers of the group's smallest page size.
+        /// Number of layers of the group's smallest page size.
         expected: usize,
     },
     /// There are no groups to choose a size for, or one of them is empty.
@@ -255,13 +255,13 @@ pub enum CapacityError {
          they hold {fitting_len} tokens"
     )]
     TooLong {
-        /// Requested maximum length.
+        /// Maximum sequence length that was requested, in tokens.
         max_model_len: u32,
-        /// Bytes that it needs.
+        /// Bytes that a sequence of this length needs.
         needed_bytes: u64,
         /// Bytes given.
         available_bytes: u64,
-        /// Longest length that fits.
+        /// Maximum sequence length that fits, in tokens.
         fitting_len: u32,
     },
 }

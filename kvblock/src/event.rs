@@ -53,7 +53,7 @@ pub enum CacheEvent {
     Removed {
         /// The content.
         key: CacheKey,
-        /// Medium that held it.
+        /// Medium that held the block.
         medium: Medium,
     },
     /// The whole cache was reset.

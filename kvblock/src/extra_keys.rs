@@ -5,11 +5,11 @@ use sha2::{Digest as _, Sha256};
 /// An image, audio clip or similar whose embeddings replace placeholder tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MultimodalItem {
-    /// Content identity, for example a hash of the pixels.
+    /// Identifier of the content, for example a hash of the pixels.
     pub identifier: String,
     /// First placeholder token.
     pub start: u32,
-    /// Placeholder tokens.
+    /// Number of placeholder tokens.
     pub len: u32,
 }
 
@@ -30,7 +30,7 @@ pub enum ExtraKey {
     Adapter(String),
     /// An item that the block overlaps.
     Item {
-        /// Content identity of the item.
+        /// Identifier of the item's content.
         identifier: String,
         /// First placeholder token, counted from the start of the block.
         offset: i64,
@@ -46,12 +46,12 @@ pub enum ExtraKey {
 pub struct ExtraKeys {
     /// LoRA adapter name; part of every block.
     pub adapter: Option<String>,
-    /// Part of each block that an item overlaps.
+    /// Multimodal items; each is part of the key of the blocks that it overlaps.
     pub multimodal: Vec<MultimodalItem>,
     /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and through the
     /// chain of all later ones.
     pub salt: Option<String>,
-    /// Part of each block that has embeddings.
+    /// Embeddings given in place of tokens; part of the key of each block that has some.
     pub prompt_embeds: Option<PromptEmbeds>,
 }
 

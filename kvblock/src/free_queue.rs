@@ -46,7 +46,7 @@ impl FreeQueue {
         Self { links, len: 0 }
     }
 
-    /// Blocks in the queue.
+    /// Number of blocks in the queue.
     pub(crate) const fn len(&self) -> u32 {
         self.len
     }

@@ -120,7 +120,7 @@ impl BlockSize {
         t.0 % self.0.get()
     }
 
-    /// Blocks needed for `tokens` tokens, rounded up.
+    /// Number of blocks needed for `tokens` tokens, rounded up.
     #[must_use]
     pub const fn blocks_for(self, tokens: u32) -> u32 {
         tokens.div_ceil(self.0.get())

@@ -22,7 +22,7 @@ use crate::spec::{AttentionKind, KvCacheSpec, PageLayout};
 pub struct CacheTensor {
     /// Bytes of one block.
     pub page_bytes: u64,
-    /// Layers that use it, by index in the list of specs. Empty for a buffer that exists only as padding.
+    /// Layers that use the buffer, by index in the list of specs. Empty for a buffer that exists only as padding.
     pub layers: Vec<usize>,
 }
 
@@ -69,7 +69,7 @@ impl CacheLayout {
     /// ```
     /// use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, KvDtype, LayoutOptions};
     ///
-    /// // Twelve layers, of which every sixth sees all tokens and the others see the last 512.
+    /// // Twelve layers: every sixth sees all tokens, and the others see the last 512.
     /// let window = AttentionKind::SlidingWindow { window: 512 };
     /// let size = BlockSize::new(16).unwrap();
     /// let kind = |layer: u32| if layer % 6 == 5 { AttentionKind::FULL } else { window };
@@ -109,7 +109,7 @@ impl CacheLayout {
         Ok(layout)
     }
 
-    /// All layers share block tables; each has its own buffer.
+    /// A layout in which all layers share block tables and each has its own buffer.
     fn one_group(specs: &[KvCacheSpec], merged: KvCacheSpec) -> Self {
         let tensor = |(layer, spec): (usize, &KvCacheSpec)| CacheTensor {
             page_bytes: spec.page_bytes(),
@@ -119,7 +119,7 @@ impl CacheLayout {
         Self { groups: vec![group], tensors: specs.iter().enumerate().map(tensor).collect() }
     }
 
-    /// Groups of equally many layers over specs with equal pages.
+    /// A layout with groups of equally many layers, for specs with equal pages.
     fn shared(specs: &[KvCacheSpec]) -> Self {
         let types = layers_by(specs, |spec| *spec);
         let sizes = types.iter().map(|(_, layers)| layers.len());
@@ -164,8 +164,8 @@ pub(crate) fn layers_by<K: PartialEq>(
     found
 }
 
-/// One spec for layers that can share block tables: equal block sizes, and equal kinds, where full attention
-/// may carry at most one window or one chunk. Pages may differ; the first layer's is kept.
+/// Merges the specs of layers that can share block tables: equal block sizes, and equal kinds; full attention may
+/// carry at most one window or one chunk. Pages may differ; the first layer's is kept.
 ///
 /// # Errors
 /// [`LayoutError`] tells what differs.
@@ -201,7 +201,7 @@ fn merge_kinds(a: AttentionKind, b: AttentionKind) -> Option<AttentionKind> {
     }
 }
 
-/// `None` when both are set and differ.
+/// Merges the windows, or the chunks, of two layers: the one that is set, or `None` if both are set and differ.
 fn merge_reach(a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     match (a, b) {
         (Some(a), Some(b)) if a != b => None,

@@ -54,7 +54,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Blocks `[0, start)` are not needed; from there on every block up to the first miss is.
+    /// Searches from left to right: blocks `[0, start)` are not needed, all blocks from `start` to the first miss are
+    /// part of the hit.
     fn left_to_right(&self, start: u32) -> HitBlocks {
         let mut found = vec![vec![BlockId::NULL; start as usize]; self.of.groups.len()];
         for index in start as usize..self.max_blocks() {
@@ -70,7 +71,7 @@ impl Search<'_> {
         found
     }
 
-    /// Only the tokens of the chunk in which the hit ends are needed.
+    /// Searches for the hit of chunked local attention, which needs only the tokens of the chunk in which it ends.
     fn within_chunk(mut self, chunk: u32) -> HitBlocks {
         let size = self.of.block_size.get();
         loop {
@@ -86,8 +87,8 @@ impl Search<'_> {
         }
     }
 
-    /// Only the last `window - 1` tokens before the hit's end are needed, so the search looks for the
-    /// rightmost run of enough blocks; a shorter run serves when it starts at block 0.
+    /// Searches from right to left for the rightmost run of enough blocks, because only the last `window - 1` tokens
+    /// before the hit's end are needed; a shorter run serves when it starts at block 0.
     fn right_to_left(&self, window: u32) -> HitBlocks {
         let needed = self.of.block_size.blocks_for(window - 1) as usize + usize::from(self.bounds.drop_last);
         let mut found = vec![vec![BlockId::NULL; self.max_blocks()]; self.of.groups.len()];

@@ -9,10 +9,10 @@ use crate::pool::BlockPool;
 use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
 use crate::table::BlockTable;
 
-/// `num_blocks_to_allocate` ran before any change.
+/// Message of a panic that cannot happen, because `num_blocks_to_allocate` counted the free blocks before any change.
 const COUNTED: &str = "the free blocks were counted before";
 
-/// Blocks of tables come from the pool, with a reference for each table.
+/// Message of a panic that cannot happen, because blocks of tables come from the pool, with a reference for each table.
 const HELD: &str = "a table holds its blocks";
 
 /// One cache group. The attention kind decides which blocks are freed early and how hits are found
@@ -29,16 +29,16 @@ pub(crate) struct GroupManager {
 #[derive(Clone, Debug)]
 struct SeqBlocks {
     table: BlockTable,
-    /// Leading blocks that are in the prefix cache, or null.
+    /// Number of leading blocks that are in the prefix cache, or null.
     num_cached: usize,
 }
 
 /// Demand of a sequence on a group in one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand<'a> {
-    /// Tokens that need a slot after this step.
+    /// Number of tokens that need a slot after this step.
     pub(crate) num_tokens: u32,
-    /// Tokens that are computed before this step, hits included.
+    /// Number of tokens that are computed before this step, hits included.
     pub(crate) total_computed: u32,
     /// Blocks found by a lookup; empty unless the sequence is new.
     pub(crate) hits: &'a [BlockId],
@@ -64,7 +64,7 @@ impl GroupManager {
         self.seqs.iter().map(|(&seq, blocks)| (seq, &blocks.table))
     }
 
-    /// Free blocks that `demand` consumes: new blocks, hit blocks that leave the free queue, and copies on
+    /// Number of free blocks that `demand` consumes: new blocks, hit blocks that leave the free queue, and copies on
     /// write.
     pub(crate) fn num_blocks_to_allocate(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> u32 {
         let mut required = self.block_size.blocks_for(demand.num_tokens);
@@ -106,7 +106,7 @@ impl GroupManager {
         self.seqs.insert(seq, SeqBlocks { table, num_cached });
     }
 
-    /// Blocks that the table of a sequence lacks for `num_tokens` tokens; `None` without a table.
+    /// Number of blocks that the table of a sequence lacks for `num_tokens` tokens; `None` without a table.
     pub(crate) fn num_missing(&self, seq: SeqId, num_tokens: u32) -> Option<u32> {
         let have = count(self.seqs.get(&seq)?.table.len());
         Some(self.block_size.blocks_for(num_tokens).saturating_sub(have))
@@ -210,7 +210,7 @@ impl GroupManager {
         self.seqs.insert(child, fork);
     }
 
-    /// Blocks that a table with this `occupancy` takes, extended to `num_tokens` tokens.
+    /// Number of blocks needed to restore a table with `occupancy` and to extend it to `num_tokens` tokens.
     pub(crate) fn num_blocks_to_restore(&self, occupancy: &[bool], num_tokens: u32) -> u32 {
         let held = occupancy.iter().filter(|&&held| held).count();
         count(held) + self.block_size.blocks_for(num_tokens).saturating_sub(count(occupancy.len()))

@@ -35,7 +35,7 @@ pub struct PoolMemory {
     pub block_bytes: usize,
     /// The map from content to blocks; grows with the number of cached blocks.
     pub map_bytes: usize,
-    /// Kept tokens, with [`PoolOptions::verify_tokens`].
+    /// Size of the kept tokens, with [`PoolOptions::verify_tokens`].
     pub token_bytes: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct PoolMemory {
 /// ```
 /// use kvblock::{BlockPool, BlockSize, PoolOptions};
 ///
-/// // Four blocks, of which block 0 is the null block.
+/// // Four blocks; block 0 is the null block.
 /// let mut pool = BlockPool::new(4, BlockSize::new(16).unwrap(), PoolOptions::CACHING);
 /// let blocks = pool.allocate(2)?;
 /// pool.touch(&blocks[..1])?; // A second sequence shares the first block.
@@ -255,7 +255,7 @@ impl BlockPool {
         core::mem::take(&mut self.events)
     }
 
-    /// References to a block; always 0 for the null block.
+    /// Number of references to a block; always 0 for the null block.
     ///
     /// # Panics
     /// Like all methods about one block, when the pool has no such block.
@@ -287,7 +287,7 @@ impl BlockPool {
         self.free.len()
     }
 
-    /// Blocks that can ever be taken: all but the null block.
+    /// Number of blocks that can ever be taken: all but the null block.
     #[must_use]
     pub fn num_usable(&self) -> u32 {
         u32::try_from(self.blocks.len()).expect("block ids are u32") - 1
@@ -298,7 +298,7 @@ impl BlockPool {
         self.num_usable() + 1
     }
 
-    /// Blocks in use, without the null block.
+    /// Number of blocks in use, without the null block.
     #[must_use]
     pub fn num_used(&self) -> u32 {
         self.num_usable() - self.num_free()

@@ -54,7 +54,7 @@ impl KvDtype {
     }
 }
 
-/// Keys up to its own position that a query reaches.
+/// Keys that a query may attend to: all up to its own position, or those of a sliding window or chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reach {
@@ -78,7 +78,7 @@ impl Reach {
         }
     }
 
-    /// Tokens of the window or chunk; 0 where all are reached.
+    /// Number of tokens of the window or chunk; 0 for full attention.
     #[must_use]
     pub const fn tokens(self) -> u32 {
         match self {
@@ -88,26 +88,26 @@ impl Reach {
     }
 }
 
-/// Reach of a layer's queries, and what follows for its blocks: which of a sequence's may be freed before it ends.
+/// Keys that a layer's queries attend to, which decides the blocks of a sequence that may be freed before it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {
-    /// All of them. `window` and `chunk` are set when a layer with limited reach is stored like full
+    /// All keys up to the query. `window` and `chunk` are set when a layer with limited reach is stored like full
     /// attention: the kernel masks by them, but no block is freed early.
     Full {
-        /// Sliding window of the kernel, in tokens.
+        /// Sliding window that the kernel is built for, in tokens.
         window: Option<u32>,
-        /// Chunk of the kernel, in tokens.
+        /// Chunk that the kernel is built for, in tokens.
         chunk: Option<u32>,
     },
     /// The last `window` tokens, the query's own included.
     SlidingWindow {
-        /// Tokens.
+        /// Length of the window in tokens.
         window: u32,
     },
     /// Tokens since the last multiple of `chunk` (Llama 4).
     ChunkedLocal {
-        /// Tokens.
+        /// Length of a chunk in tokens.
         chunk: u32,
     },
 }
@@ -116,7 +116,7 @@ impl AttentionKind {
     /// Full attention without a mask of its own.
     pub const FULL: Self = Self::Full { window: None, chunk: None };
 
-    /// Leading tokens that no query at position `computed` or later can reach.
+    /// Number of leading tokens that no query at position `computed` or later can reach.
     #[must_use]
     pub const fn num_skipped_tokens(self, computed: u32) -> u32 {
         let kept = match self {
@@ -135,7 +135,7 @@ impl AttentionKind {
 }
 
 impl From<Reach> for AttentionKind {
-    /// Blocks are freed once no query reaches them.
+    /// Converts a reach to the kind by which blocks are freed once no query reaches them.
     fn from(reach: Reach) -> Self {
         match reach {
             Reach::Full => Self::FULL,
@@ -152,11 +152,11 @@ impl From<Reach> for AttentionKind {
 pub enum PageLayout {
     /// A key and a value for each token and head.
     KeyValue {
-        /// KV heads.
+        /// Number of KV heads.
         num_kv_heads: u32,
-        /// Elements of a key.
+        /// Number of elements of a key.
         key_dim: u32,
-        /// Elements of a value.
+        /// Number of elements of a value.
         value_dim: u32,
         /// Element type.
         dtype: KvDtype,
@@ -169,7 +169,7 @@ pub enum PageLayout {
         bytes_per_entry: u32,
         /// Element type; layers of different types cannot share a group.
         dtype: KvDtype,
-        /// Tokens per stored vector; divides the block size.
+        /// Number of tokens per stored vector; divides the block size.
         compress_ratio: u32,
     },
 }
@@ -183,12 +183,12 @@ pub struct KvCacheSpec {
     pub kind: AttentionKind,
     /// Tokens per block.
     pub block_size: BlockSize,
-    /// Bytes of a block before alignment.
+    /// Composition of the bytes of a block, before alignment.
     #[setters(skip)]
     pub layout: PageLayout,
     /// A page is rounded up to a multiple of this many bytes; 1 for none.
     pub page_align_bytes: u32,
-    /// Overrides the page size, at least the real one: lets layers of different sizes share a pool.
+    /// Bytes of a page if it is padded to more than its real size, so that layers of different sizes share a pool.
     #[setters(strip_option)]
     pub padded_page_bytes: Option<u64>,
 }
@@ -198,7 +198,7 @@ pub struct KvCacheSpec {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct LengthLimits {
-    /// Longest sequence in tokens, prompt and output together.
+    /// Maximum length of a sequence in tokens, prompt and output together.
     pub max_model_len: u32,
     /// Maximum number of tokens that one step computes.
     pub max_batched_tokens: u32,
@@ -213,7 +213,7 @@ impl LengthLimits {
 }
 
 impl KvCacheSpec {
-    /// Keys and values of equal head size.
+    /// A spec of keys and values of equal head size.
     #[must_use]
     pub const fn new(
         kind: AttentionKind,
@@ -232,8 +232,8 @@ impl KvCacheSpec {
         Self::of(kind, block_size, layout)
     }
 
-    /// One latent of `bytes_per_entry` bytes for every `compress_ratio` tokens: for example 576 elements per
-    /// token for MLA, or the 656 bytes of DeepSeek V3.2's fp8 layout (512 fp8 values, 4 f32 scales, 64 bf16
+    /// A spec of one latent of `bytes_per_entry` bytes for every `compress_ratio` tokens: for example 576 elements
+    /// per token for MLA, or the 656 bytes of DeepSeek V3.2's fp8 layout (512 fp8 values, 4 f32 scales, 64 bf16
     /// rotary values).
     #[must_use]
     pub const fn latent(
@@ -246,7 +246,7 @@ impl KvCacheSpec {
         Self::of(kind, block_size, PageLayout::Latent { bytes_per_entry, dtype, compress_ratio })
     }
 
-    /// Blocks of any layout, without alignment and padding.
+    /// A spec of blocks of any layout, without alignment and padding.
     #[must_use]
     pub const fn of(kind: AttentionKind, block_size: BlockSize, layout: PageLayout) -> Self {
         Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
@@ -298,9 +298,9 @@ impl KvCacheSpec {
         self.admission_cap(limits).unwrap_or_else(|| self.block_size.blocks_for(limits.max_model_len))
     }
 
-    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) for the kinds where it can be smaller than the
-    /// sequence: the cap for the admission check "does the whole request fit", so that a long prompt is not
-    /// refused for blocks that it will have freed by then. `None` for full attention.
+    /// Limit on the blocks of one sequence in the admission check "does the whole request fit", so that a long prompt
+    /// is not refused for blocks that it will have freed by then: [`max_blocks_per_seq`](Self::max_blocks_per_seq),
+    /// or `None` for full attention.
     #[must_use]
     pub fn admission_cap(&self, limits: LengthLimits) -> Option<u32> {
         let LengthLimits { max_model_len, max_batched_tokens } = limits;

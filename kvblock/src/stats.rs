@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 pub struct HitCount {
     /// Number of lookups.
     pub requests: u64,
-    /// Tokens of the prefixes that were looked up.
+    /// Number of tokens of the prefixes that were looked up.
     pub queried_tokens: u64,
-    /// Tokens found.
+    /// Number of tokens found.
     pub hit_tokens: u64,
 }
 

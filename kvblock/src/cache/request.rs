@@ -16,18 +16,18 @@ pub struct SlotRequest<'a> {
     /// Confirmed tokens of the sequence, and their hashes.
     #[setters(skip)]
     pub content: SeqContent<'a>,
-    /// Tokens computed before this step, without the hit.
+    /// Number of tokens computed before this step, without the hit.
     #[setters(skip)]
     pub num_computed: u32,
     /// Prefix hit to adopt; only for a sequence without a table.
     #[setters(into)]
     pub hit: Option<&'a PrefixHit>,
-    /// Tokens after the prefix hit whose KV comes from outside (a connector).
+    /// Number of tokens after the prefix hit whose KV comes from outside (a connector).
     pub num_external: u32,
-    /// Tokens computed in this step.
+    /// Number of tokens computed in this step.
     #[setters(skip)]
     pub num_new: u32,
-    /// Further slots, for draft tokens.
+    /// Number of further slots, for draft tokens.
     pub num_lookahead: u32,
     /// Keep blocks out of the prefix cache until [`KvCache::cache_blocks`](super::KvCache::cache_blocks): their KV arrives later.
     pub delay_cache: bool,

@@ -10,7 +10,7 @@ use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
 use crate::spec::KvCacheSpec;
 
-/// Layers of one group, by tuple: one layer for each page size of the tuple that the group uses.
+/// Layers of one group by tuple: a tuple has one layer for each page size that the group uses.
 type Tuples = Vec<Vec<usize>>;
 
 pub(crate) fn plan(specs: &[KvCacheSpec]) -> Result<CacheLayout, LayoutError> {
@@ -43,9 +43,9 @@ pub(crate) fn plan(specs: &[KvCacheSpec]) -> Result<CacheLayout, LayoutError> {
     Ok(builder.layout)
 }
 
-/// Tuples per group: the number between `lower_bound` and the largest of `tuple_counts` that wastes the
-/// fewest places when each count is rounded up to a multiple of it. Ties go to the larger number. If
-/// `lower_bound` exceeds the largest count, it is the result. O(`max · tuple_counts.len()`).
+/// Number of tuples per group: the number between `lower_bound` and the largest of `tuple_counts` that wastes the
+/// fewest places when each count is rounded up to a multiple of it. Ties go to the larger number. If `lower_bound`
+/// exceeds the largest count, it is the result. O(`max · tuple_counts.len()`).
 ///
 /// # Errors
 /// [`LayoutError::NoTuples`] when there is no count, or a count or the bound is 0.
@@ -76,7 +76,7 @@ fn bucket(
     Ok(buckets)
 }
 
-/// One layer of each used bucket makes a tuple.
+/// Makes tuples of one layer from each bucket in use.
 fn zip_tuples(buckets: &[Vec<usize>]) -> Result<Tuples, LayoutError> {
     let used: Vec<&Vec<usize>> = buckets.iter().filter(|bucket| !bucket.is_empty()).collect();
     let len = used.first().map_or(0, |bucket| bucket.len());
@@ -94,7 +94,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// `[tuples][page sizes]` buffers, without layers yet.
+    /// Adds buffers `[tuples][page sizes]`, without layers yet.
     fn add_tensors(&mut self) {
         for _ in 0..self.tuples {
             let tensor = |&page_bytes: &u64| CacheTensor { page_bytes, layers: Vec::new() };

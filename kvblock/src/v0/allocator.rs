@@ -8,9 +8,9 @@ pub struct PhysicalTokenBlock {
     pub device: Device,
     /// Index of the block on its device.
     pub block_number: BlockId,
-    /// Tokens it holds.
+    /// Number of tokens that the block holds.
     pub block_size: BlockSize,
-    /// Block tables that refer to it; 0 when free.
+    /// Number of block tables that refer to the block; 0 when it is free.
     pub ref_count: u32,
 }
 

@@ -10,9 +10,9 @@ pub enum BlockSpaceError {
     OutOfMemory {
         /// The device that ran out.
         device: Device,
-        /// Blocks the operation needs.
+        /// Number of blocks the operation needs.
         needed: u32,
-        /// Blocks that are free.
+        /// Number of blocks that are free.
         free: u32,
     },
     /// The block is free already.
@@ -38,7 +38,7 @@ pub enum BlockSpaceError {
         device: Device,
         /// The requested block.
         block: BlockId,
-        /// Blocks of the device.
+        /// Number of blocks of the device.
         num_blocks: u32,
     },
     /// The sequence has no block table.
@@ -60,7 +60,7 @@ pub enum BlockSpaceError {
         seq: SeqId,
         /// The device its blocks are on.
         found: Device,
-        /// The device the operation needs them on.
+        /// The device on which the operation needs the blocks.
         expected: Device,
     },
     /// The block table does not match the tokens: an append places exactly one new token.
@@ -70,9 +70,9 @@ pub enum BlockSpaceError {
     OutOfStep {
         /// The sequence.
         seq: SeqId,
-        /// Logical blocks of the sequence.
+        /// Number of logical blocks of the sequence.
         logical_blocks: u32,
-        /// Entries of its block table.
+        /// Number of entries of its block table.
         table_blocks: u32,
     },
     /// The waiting sequences of a group share the blocks of their prompt, so their tokens must be equal.
@@ -80,7 +80,7 @@ pub enum BlockSpaceError {
     PromptsDiffer {
         /// The first waiting sequence, for which the blocks are counted.
         first: SeqId,
-        /// The sequence that differs from it.
+        /// The sequence that differs from the first.
         other: SeqId,
     },
     /// The block size of the sequence is not the manager's.
@@ -88,9 +88,9 @@ pub enum BlockSpaceError {
     BlockSizeMismatch {
         /// The sequence.
         seq: SeqId,
-        /// Tokens per block of the sequence.
+        /// Number of tokens per block of the sequence.
         found: u32,
-        /// Tokens per block of the manager.
+        /// Number of tokens per block of the manager.
         expected: u32,
     },
     /// The group has no sequence in the state that the operation acts on.

@@ -38,13 +38,13 @@ impl LogicalTokenBlock {
         self.block_number
     }
 
-    /// Tokens the block can hold.
+    /// Number of tokens the block can hold.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         u32::try_from(self.positions.len()).expect("made from a u32")
     }
 
-    /// Tokens in the block.
+    /// Number of tokens in the block.
     #[must_use]
     pub const fn num_tokens(&self) -> u32 {
         self.num_tokens

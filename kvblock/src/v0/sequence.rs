@@ -107,7 +107,7 @@ impl Sequence {
         &self.logical_token_blocks
     }
 
-    /// Logical blocks of the sequence.
+    /// Number of logical blocks of the sequence.
     #[must_use]
     pub fn num_logical_blocks(&self) -> u32 {
         u32::try_from(self.logical_token_blocks.len()).expect("no more blocks than tokens, a u32")

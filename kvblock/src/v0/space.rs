@@ -15,16 +15,16 @@ pub struct BlockSpaceConfig {
     /// Tokens per block.
     #[setters(skip)]
     pub block_size: BlockSize,
-    /// Blocks on the GPU.
+    /// Number of blocks on the GPU.
     #[setters(skip)]
     pub num_gpu_blocks: u32,
-    /// Blocks on the CPU, for swapped groups.
+    /// Number of blocks on the CPU, for swapped groups.
     #[setters(skip)]
     pub num_cpu_blocks: u32,
     /// The fraction of the GPU blocks, at least 0, that admission and swapping in keep free, so that running
     /// sequences can grow before one must be preempted.
     pub watermark: f64,
-    /// Tokens that attention can see, if not all; older blocks are overwritten.
+    /// Number of tokens that attention can see, if not all; older blocks are overwritten.
     pub sliding_window: Option<u32>,
 }
 
@@ -39,11 +39,11 @@ impl BlockSpaceConfig {
 /// Whether the blocks of a group fit on the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AllocStatus {
-    /// Now.
+    /// The blocks fit now.
     Ok,
-    /// Once others have freed blocks.
+    /// The blocks fit once other groups have freed theirs.
     Later,
-    /// Not even on an otherwise empty device.
+    /// The blocks do not even fit on an otherwise empty device.
     Never,
 }
 
@@ -58,7 +58,7 @@ pub struct BlockSpaceManager {
     pub(super) cpu: BlockAllocator,
     pub(super) tables: BTreeMap<SeqId, BlockTable>,
     block_size: BlockSize,
-    /// GPU blocks that admission keeps free. A `u64`, since a watermark above 1 may reserve more than there
+    /// Number of GPU blocks that admission keeps free. A `u64`, since a watermark above 1 may reserve more than there
     /// are.
     watermark_blocks: u64,
     /// The sliding window in blocks, rounded up.
@@ -109,7 +109,7 @@ impl BlockSpaceManager {
         }
     }
 
-    /// Physical blocks for the tokens that `seq` has now.
+    /// Number of physical blocks for the tokens that `seq` has now.
     fn prompt_blocks(&self, seq: &Sequence) -> u32 {
         let logical = seq.num_logical_blocks();
         self.window_blocks.map_or(logical, |window| logical.min(window.get()))
@@ -274,8 +274,7 @@ impl BlockSpaceManager {
         }
     }
 
-    /// GPU blocks that [`can_allocate`](Self::can_allocate) and [`can_swap_in`](Self::can_swap_in) leave
-    /// free.
+    /// Number of GPU blocks that [`can_allocate`](Self::can_allocate) and [`can_swap_in`](Self::can_swap_in) leave free.
     #[must_use]
     pub const fn watermark_blocks(&self) -> u64 {
         self.watermark_blocks

@@ -57,7 +57,8 @@ impl BlockSpaceManager {
         self.relocate(group, SeqState::Running, Device::Gpu, Device::Cpu)
     }
 
-    /// Each distinct block of the sequences in `state` gets one block on `to`, in the order of first use.
+    /// Moves the sequences in `state` to the device `to`: each of their distinct blocks gets one block there, in the
+    /// order of first use.
     fn relocate(
         &mut self,
         group: &SequenceGroup,

@@ -18,9 +18,9 @@ use crate::{BlockId, BlockIdx, BlockSize, SlotId, TokenIdx};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTable {
     device: Device,
-    /// Distinct; at most `window_blocks` of them.
+    /// Physical blocks without repetitions; at most `window_blocks`.
     blocks: Vec<BlockId>,
-    /// Logical blocks, repetitions included.
+    /// Number of logical blocks, repetitions included.
     len: u32,
     window_blocks: Option<NonZeroU32>,
 }
