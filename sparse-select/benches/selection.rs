@@ -1,5 +1,5 @@
-//! Selection time of every policy against O(B log K), for B blocks of which K are selected, with what a policy makes of keys and
-//! queries before (digests, hashes, scores), which is linear in B.
+//! Measures the selection time of every policy against O(B log K), for B blocks with K selected ones. The time
+//! includes preparing keys and queries (digests, hashes, scores), which is linear in B.
 //!
 //! The table at the end gives the exponent e of time ~ (B log2 K)^e, fitted by least squares from 1,000 blocks on: about 1 where
 //! the bound holds. What it is beyond that is the keys of 100,000 blocks, which leave the caches.
@@ -12,11 +12,11 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use sparse_select::{Heads, Input, Policy, Selection, build};
 
 const BLOCKS: [u32; 4] = [100, 1_000, 10_000, 100_000];
-/// Tokens of a block, channels of a head; one KV head with two query heads.
+/// Number of tokens of a block, and of channels of a head; there is one KV head with two query heads.
 const SIZE: usize = 4;
 const DIM: usize = 4;
 
-/// SPEC, and the queries of a chunk of a prompt; 0 is a decode step.
+/// Specs of policies, each with the number of queries of a prefill chunk; 0 is a decode step.
 const POLICIES: [(&str, usize); 15] = [
     ("full:block_size=4", 0),
     ("streaming:block_size=4,sink=4,recent=60", 0),
@@ -35,17 +35,17 @@ const POLICIES: [(&str, usize); 15] = [
     ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=16,window_size=0", 0),
 ];
 
-/// A policy over so many blocks.
+/// Measurement of a policy at one number of blocks.
 #[derive(Clone, Copy)]
 struct Row {
     blocks: u32,
-    /// `B log2 K`
+    /// Work according to the bound, `B log2 K`.
     work: f64,
     /// Seconds of one selection, the minimum over samples.
     seconds: f64,
 }
 
-/// Values that look random and are the same in every run, -1 to 1.
+/// Pseudo-random values from -1 to 1, the same in every run.
 fn values(len: usize, seed: u32) -> Vec<f32> {
     let hash = |i: u32| (i ^ seed).wrapping_mul(2_654_435_769) >> 8;
     (0u32..).take(len).map(|i| (hash(i) % 2048) as f32 / 1024.0 - 1.0).collect()

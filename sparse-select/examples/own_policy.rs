@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Selections, densities and recalls of both policies for one query over 64 keys, of which two stand out.
+/// Selections, densities and recalls of both policies for one query over 64 keys, two of them longer than the others.
 pub(crate) fn measure() -> Result<Vec<String>, Box<dyn Error>> {
     let mut registry = Registry::builtin();
     registry.register(LONGEST)?;

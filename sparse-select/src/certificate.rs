@@ -24,16 +24,15 @@ pub const SHARE_SLACK: f64 = 3e-4;
 /// Safety margin on the certified mass, absolute: the precision at which f32 reports it.
 pub const MASS_SLACK: f64 = 2e-6;
 
-/// The ratio at which [`select_mass`] stops: the kept part of the softmax's numerator over the bound on the
-/// dropped part ([`TERM_SLACK`] included). Infinite for a mass of 1, or so close to 1 that only keeping all
-/// blocks certifies it.
+/// The kept part of the softmax's numerator over the bound on the dropped part ([`TERM_SLACK`] included) at which
+/// [`select_mass`] stops. Infinite for a mass of 1, or so close to 1 that only keeping all blocks certifies it.
 #[must_use]
 pub fn odds(mass: f64) -> f64 {
     let mass = (mass + MASS_SLACK).min(1.0);
     mass / (1.0 - mass) * (1.0 + SHARE_SLACK)
 }
 
-/// Added to the logarithm of the dropped bound, so that f64 rounding on either side cannot make the claim
+/// Number added to the logarithm of the dropped bound, so that f64 rounding on either side cannot make the claim
 /// false. Logits of magnitude 10^4 over 10^3 channels have smaller rounding errors.
 const ROUNDING_MARGIN: f64 = 1e-9;
 
@@ -69,7 +68,7 @@ impl Certificate {
 /// Blocks chosen to certify a mass, with the certificate of each query head of the group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certified {
-    /// Ascending.
+    /// Indices of the blocks, ascending.
     pub blocks: Vec<u32>,
     /// `[group]`, one for each query head.
     pub certificates: Vec<Certificate>,

@@ -25,7 +25,7 @@ pub enum DigestFormat {
 }
 
 impl DigestFormat {
-    /// Minimum of keys as stored, which is never above it.
+    /// Rounds the minimum of some keys to the format, never up.
     #[must_use]
     pub fn round_down(self, x: f32) -> f32 {
         match self {
@@ -34,7 +34,7 @@ impl DigestFormat {
         }
     }
 
-    /// Maximum of keys as stored, which is never below it.
+    /// Rounds the maximum of some keys to the format, never down.
     #[must_use]
     pub fn round_up(self, x: f32) -> f32 {
         match self {
@@ -43,7 +43,7 @@ impl DigestFormat {
         }
     }
 
-    /// A mean as stored.
+    /// A mean rounded to the format.
     #[must_use]
     pub fn mean(self, x: f32) -> f32 {
         match self {
@@ -73,7 +73,7 @@ pub struct MinMax {
     dim: usize,
     block_size: BlockSize,
     format: DigestFormat,
-    /// Tokens digested.
+    /// Number of tokens digested.
     kv_len: usize,
     /// `[block][kv_head][2][dim]`: minima, then maxima
     values: Vec<f32>,
@@ -132,7 +132,7 @@ impl MinMax {
         num_blocks(self.kv_len, self.block_size)
     }
 
-    /// Tokens of a block; fewer in the last one.
+    /// Number of tokens of a block; fewer in the last one.
     #[must_use]
     pub fn tokens(&self, block: u32) -> usize {
         block_tokens(block, self.block_size, self.kv_len).len()

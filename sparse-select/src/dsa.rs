@@ -47,7 +47,7 @@ pub const ENTRY: Entry = Entry {
 /// The DSA indexer with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Dsa {
-    /// Tokens selected per query.
+    /// Number of tokens selected per query.
     pub index_topk: u32,
     /// Heads of index queries and their channels, if the parameters name them.
     pub deployment: Deployment,

@@ -23,13 +23,13 @@ pub enum SelectError {
         tensor: &'static str,
         /// First dimension.
         heads: usize,
-        /// Second dimension, tokens.
+        /// Second dimension of the shape: tokens.
         len: usize,
-        /// Third dimension, channels.
+        /// Third dimension of the shape: channels.
         dim: usize,
-        /// Product of the three.
+        /// Number of elements that the shape needs: the product of its dimensions.
         needed: usize,
-        /// Elements given.
+        /// Number of elements given.
         actual: usize,
     },
     /// A tensor has tokens without channels.
@@ -39,7 +39,7 @@ pub enum SelectError {
         tensor: &'static str,
         /// First dimension.
         heads: usize,
-        /// Second dimension, tokens.
+        /// Second dimension of the shape: tokens.
         len: usize,
     },
     /// A tensor has more heads than any model.
@@ -55,9 +55,9 @@ pub enum SelectError {
     /// Query and key vectors differ in length.
     #[error("head_dim of q is {q}, of k {k}")]
     HeadDim {
-        /// Channels of a query.
+        /// Number of channels of a query.
         q: usize,
-        /// Channels of a key.
+        /// Number of channels of a key.
         k: usize,
     },
     /// The policy was set up for another model.
@@ -75,17 +75,17 @@ pub enum SelectError {
     /// The number of query heads is not a multiple of the number of KV heads.
     #[error("{heads} query heads cannot be shared out among {kv_heads} KV heads")]
     HeadGroups {
-        /// Query heads.
+        /// Number of query heads.
         heads: usize,
-        /// KV heads.
+        /// Number of KV heads.
         kv_heads: usize,
     },
     /// Queries sit at the last positions of the history, so there cannot be more of them than positions.
     #[error("{q_len} queries do not fit at the end of {kv_len} cached tokens")]
     QueryBeyondHistory {
-        /// Queries.
+        /// Number of queries.
         q_len: usize,
-        /// Cached tokens, including the queries.
+        /// Number of cached tokens, including the queries.
         kv_len: usize,
     },
     /// The policy serves prefill only; use full attention for decode steps.
@@ -97,9 +97,9 @@ pub enum SelectError {
     /// There is neither one threshold for all heads nor one per head.
     #[error("{got} thresholds for {heads} heads, 1 or {heads} expected")]
     ThresholdCount {
-        /// Thresholds given.
+        /// Number of thresholds given.
         got: usize,
-        /// Heads scored.
+        /// Number of heads scored.
         heads: usize,
     },
     /// `find_blocks_chunked` selects by mass; the published signature has a fixed-count argument, but no
@@ -114,9 +114,9 @@ pub enum SelectError {
     Count {
         /// Name of the tensor.
         tensor: &'static str,
-        /// Values expected.
+        /// Number of values expected.
         needed: usize,
-        /// Values given.
+        /// Number of values given.
         actual: usize,
     },
     /// Two selections to be compared differ in shape.

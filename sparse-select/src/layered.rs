@@ -30,20 +30,20 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// The key of the shortest history that blocks are selected in.
+/// Name of the key for the length of the shortest history in which blocks are selected.
 const MIN_TOKENS: &str = "min_tokens";
 
-/// The key of the queries that decode selects by.
+/// Name of the key for the queries that select blocks in decode.
 const QUERY: &str = "query";
 
-/// The key that `layer_ratios` sets layer by layer.
+/// Name of the key that `layer_ratios` sets layer by layer.
 const RATIO: &str = "sparse_ratio";
 
 /// A policy that keeps everything in some layers and below some length.
 #[derive(Debug)]
 struct Layered {
     policy: Box<dyn Policy>,
-    /// The policy of each of the first layers; `None` where the ratio is 1.
+    /// The policy of each of the first layers; `None` if the layer's ratio is 1.
     by_layer: Vec<Option<Box<dyn Policy>>>,
     dense_layers: u32,
     min_tokens: MinTokens,
@@ -95,7 +95,7 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
     Ok(Box::new(layered))
 }
 
-/// The shortest history that blocks are selected in.
+/// Length of the shortest history in which blocks are selected.
 fn min_tokens(params: &Params<'_>) -> Result<MinTokens, SpecError> {
     match params.text(MIN_TOKENS) {
         "auto" => Ok(MinTokens::Auto),
@@ -107,7 +107,7 @@ fn min_tokens(params: &Params<'_>) -> Result<MinTokens, SpecError> {
     }
 }
 
-/// The queries that blocks of decode rows are selected by.
+/// Queries that select the blocks of decode rows.
 fn select_by(params: &Params<'_>, policy: &dyn Policy) -> Result<SelectBy, SpecError> {
     match params.text(QUERY) {
         "current" => Ok(SelectBy::Current),
@@ -123,7 +123,7 @@ fn select_by(params: &Params<'_>, policy: &dyn Policy) -> Result<SelectBy, SpecE
 }
 
 impl Layered {
-    /// The policy of a layer at a length; `None` where everything is kept.
+    /// The policy of a layer at a length; `None` if everything is kept.
     fn of(&self, layer: Option<u32>, kv_len: usize) -> Option<&dyn Policy> {
         if kv_len < self.min_tokens.given() {
             return None;
@@ -201,7 +201,8 @@ impl Policy for Layered {
         self.select_by
     }
 
-    /// Bounds hold for the queries that they are made of.
+    /// Returns false if earlier queries select the blocks, because bounds hold only for the queries that they were
+    /// computed from.
     fn certifies(&self) -> bool {
         self.select_by == SelectBy::Current && self.policy.certifies()
     }

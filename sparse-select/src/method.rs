@@ -40,9 +40,9 @@ pub trait PrefetchWait {
 pub struct StepRequest {
     /// Request id.
     pub request: u64,
-    /// Tokens computed before the step.
+    /// Number of tokens computed before the step.
     pub num_computed_tokens: usize,
-    /// Tokens computed in the step.
+    /// Number of tokens computed in the step.
     pub num_scheduled_tokens: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct LayerRequest<'a> {
     pub request: u64,
     /// Queries and keys of the layer; the layer index is filled in.
     pub input: Input<'a>,
-    /// Whether a prefetch was submitted for it.
+    /// Whether a prefetch was submitted for the request.
     pub prefetching: bool,
 }
 

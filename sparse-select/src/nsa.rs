@@ -40,9 +40,9 @@ pub const ENTRY: Entry = Entry {
 /// NSA with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Nsa {
-    /// Tokens per compressed block, `l`.
+    /// Number of tokens per compressed block, `l`.
     pub kernel_size: usize,
-    /// Tokens from one compressed block to the next, `d`.
+    /// Number of tokens from one compressed block to the next, `d`.
     pub kernel_stride: usize,
     /// Tokens per selected block, `l'`.
     pub block_size: BlockSize,
@@ -52,7 +52,7 @@ pub struct Nsa {
     pub init_blocks: u32,
     /// Number of last blocks that are always selected.
     pub local_blocks: u32,
-    /// Tokens of the sliding branch.
+    /// Number of tokens of the sliding branch.
     pub window_size: u32,
 }
 

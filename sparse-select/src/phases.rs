@@ -61,7 +61,7 @@ impl Policy for Phases {
         "prefill+decode"
     }
 
-    /// Needs of both, each in its own phase.
+    /// Returns the needs of both policies, each in its own phase.
     fn support(&self) -> Support {
         let (prefill, decode) = (self.prefill.support(), self.decode.support());
         Support {
@@ -135,7 +135,7 @@ impl Policy for Phases {
         self.prefill.energies()
     }
 
-    /// The deployment of the decode policy, because loads ahead are for decode.
+    /// Returns the deployment of the decode policy, because blocks are loaded ahead of need only for decode.
     fn deployment(&self) -> Deployment {
         self.decode.deployment()
     }

@@ -57,12 +57,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
         self.support().dense_below_tokens
     }
 
-    /// Returns the shortest history that blocks are selected in, or who finds it out.
+    /// Returns the length of the shortest history in which blocks are selected, or how it is found out.
     fn min_tokens(&self) -> MinTokens {
         MinTokens::Auto
     }
 
-    /// Returns the queries that an engine selects by in decode.
+    /// Returns the queries by which an engine selects blocks in decode.
     fn select_by(&self) -> SelectBy {
         SelectBy::Current
     }
@@ -72,8 +72,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         1
     }
 
-    /// Steps from one selection by queries to the next of a decoding sequence, at least 1. A step in between keeps what the last
-    /// selection [retrieved](Retrieved), and adds the blocks that have begun since.
+    /// Number of steps from one selection by queries to the next of a decoding sequence, at least 1. A step in
+    /// between keeps what the last selection [retrieved](Retrieved), and adds the blocks that have begun since.
     fn retrieval_stride(&self) -> u32 {
         1
     }
@@ -139,13 +139,14 @@ pub trait Policy: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Share of the largest weight so far below which kernels of prefill leave keys out, times the keys of a query, for policies
-    /// that select nothing beforehand: see [`skip_softmax`].
+    /// Returns the threshold of skip-softmax, for policies that leave keys out inside the attention kernel: of a
+    /// query with n keys, prefill leaves out keys whose weight is below `threshold / n` of the largest so far. See
+    /// [`skip_softmax`].
     fn skips(&self) -> Option<u32> {
         None
     }
 
-    /// Settings of the engine around the policy, of policies whose published parameters fix some.
+    /// Returns the settings of the engine that the published parameters of the policy fix, if any.
     fn deployment(&self) -> Deployment {
         Deployment::default()
     }
@@ -170,7 +171,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
 /// Queries that blocks of a decode row are selected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SelectBy {
-    /// The row's own: selection waits for them, and attention for the selection.
+    /// The row's own queries: selection waits for them, and attention for the selection.
     #[default]
     Current,
     /// The queries of the sequence's token before, which resemble them: an engine selects in all layers at once when a step
@@ -178,21 +179,21 @@ pub enum SelectBy {
     Previous,
 }
 
-/// Shortest history that blocks are selected in: the key `min_tokens` of every policy.
+/// Length of the shortest history in which blocks are selected: the key `min_tokens` of every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinTokens {
-    /// Engines on GPUs time their steps, and attend densely where selecting is slower; on software drivers they attend densely in
-    /// chunks shorter than a query block.
+    /// Engines on GPUs time their steps, and attend densely if selecting is slower; on software drivers they attend
+    /// densely in chunks shorter than a query block.
     #[default]
     Auto,
-    /// Engines on software drivers do so too.
+    /// Engines on all devices, software drivers included, time their steps and attend densely if selecting is slower.
     Measured,
     /// A fixed number of tokens, whichever is faster.
     Tokens(u32),
 }
 
 impl MinTokens {
-    /// The tokens that were given; 0 where an engine finds them out.
+    /// Returns the number of tokens that was given; 0 if an engine finds it out.
     #[must_use]
     pub const fn given(self) -> usize {
         match self {
@@ -205,19 +206,19 @@ impl MinTokens {
 /// Phases and layouts that a policy can be used with, and its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
-    /// Supports prefill chunks.
+    /// Whether the policy supports prefill chunks.
     pub prefill: bool,
-    /// Supports decode steps.
+    /// Whether the policy supports decode steps.
     pub decode: bool,
-    /// Needs the queries and the cached keys.
+    /// Whether the policy needs the queries and the cached keys.
     pub query: bool,
-    /// All keys come before the queries (an offloaded history without the chunk itself), so nothing is
+    /// Whether all keys come before the queries (an offloaded history without the chunk itself), so that nothing is
     /// masked.
     pub after_history: bool,
-    /// Selects for each query separately. The queries of a prefill chunk then share no tiles, so engines
-    /// leave prefill dense.
+    /// Whether the policy selects for each query separately. The queries of a prefill chunk then share no tiles, so
+    /// engines leave prefill dense.
     pub each_query: bool,
-    /// Selects every block of histories with fewer tokens than this.
+    /// Number of tokens below which every block of a history is selected.
     pub dense_below_tokens: usize,
 }
 
@@ -278,7 +279,7 @@ pub struct Input<'a> {
     /// Selection of the last retrieval of the request in this layer, for policies with a
     /// [stride](Policy::retrieval_stride).
     pub retrieved: Option<Retrieved<'a>>,
-    /// Indexer head gates `[q_len, heads]`; all 1 where absent.
+    /// Indexer head gates `[q_len, heads]`; all 1 if absent.
     pub gates: Option<&'a [f32]>,
     /// Format of digests of keys, for policies that score with them.
     pub digests: DigestFormat,
@@ -325,8 +326,7 @@ impl<'a> Input<'a> {
         Ok((q, k, group))
     }
 
-    /// [`scored`](Self::scored) for keys that are a history without the chunk, so that there may be more
-    /// queries than keys.
+    /// [`scored`](Self::scored) for keys of a history without the chunk, so that there may be more queries than keys.
     ///
     /// # Errors
     /// When one is missing or their shapes do not match.
@@ -350,11 +350,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Tokens that no sequence has.
+/// Number of tokens that no sequence has.
 const NEVER: usize = u32::MAX as usize;
 
-/// Returns the number of tokens below which a policy keeps every block that keeps `kept(n)` of `n` blocks, if it drops some of
-/// all larger numbers once it drops one.
+/// Returns the number of tokens below which a policy that keeps `kept(n)` of `n` blocks keeps every block. A policy
+/// that drops blocks of some number must drop some of all larger numbers.
 pub(crate) fn whole_below(block_size: BlockSize, kept: impl Fn(u32) -> u32) -> usize {
     match least_that_drops(kept) {
         Some(blocks) => ((blocks as usize - 1) * block_size.get() as usize + 1).min(NEVER),
@@ -362,7 +362,8 @@ pub(crate) fn whole_below(block_size: BlockSize, kept: impl Fn(u32) -> u32) -> u
     }
 }
 
-/// Returns the smallest number of blocks `n` with `kept(n) < n`, under the same condition.
+/// Returns the smallest number of blocks `n` with `kept(n) < n`, for a policy that also drops blocks of all larger
+/// numbers.
 pub(crate) fn least_that_drops(kept: impl Fn(u32) -> u32) -> Option<u32> {
     let (mut least, mut end) = (1, u32::MAX);
     while least < end {

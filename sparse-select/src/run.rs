@@ -51,7 +51,7 @@ pub enum RunError {
 /// ```
 /// use sparse_select::{Heads, Registry, select};
 ///
-/// // One query over 64 keys, of which keys 20 and 48 stand out.
+/// // One query over 64 keys; keys 20 and 48 stand out.
 /// let (query, mut keys) = ([1.0; 4], [0.0; 64 * 4]);
 /// keys[20 * 4..21 * 4].fill(3.0);
 /// keys[48 * 4..49 * 4].fill(-3.0);

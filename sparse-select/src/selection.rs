@@ -14,7 +14,7 @@ use kvblock::BlockIdx;
 /// ```
 /// use sparse_select::Selection;
 ///
-/// // One set of blocks for all heads, two query blocks, of which the first sees two of four blocks.
+/// // One set of blocks for all heads, two query blocks: the first sees two of four blocks.
 /// let mut selection = Selection::new();
 /// selection.begin_causal(4, 1, [2, 4]);
 /// selection.push_row([0, 1]);

@@ -28,8 +28,8 @@ impl Spec {
         Self { name: name.to_owned(), params: Vec::new(), decode: None }
     }
 
-    /// Sets `key` unless it is already set, of both policies if there are two; an engine passes its block size to a policy this
-    /// way.
+    /// Sets `key` unless it is already set; sets it for both policies if there are two. An engine passes its block
+    /// size to a policy in this way.
     #[must_use]
     pub fn or(mut self, key: &str, value: impl fmt::Display) -> Self {
         let value = value.to_string();
@@ -112,7 +112,7 @@ pub struct Params<'a> {
     policy: &'static str,
     keys: &'a [Key],
     given: &'a [(String, String)],
-    /// Keys that were read, a bit each in the order of `keys`.
+    /// Keys that were read, one bit for each in the order of `keys`.
     read: Cell<u64>,
 }
 

@@ -10,7 +10,7 @@ use crate::{dsa::transform::PADDING, selection::count_u32};
 
 pub mod compressor;
 
-/// Width of prefill index rows: a multiple of this.
+/// Divisor of the width of prefill index rows.
 const ROW_ALIGNMENT: usize = 128;
 /// Maximum number of requests that share a prefill workspace.
 pub const REQUESTS_PER_CHUNK: usize = 4;
@@ -69,9 +69,9 @@ pub fn c4a_count(pos: u32, topk: u32) -> u32 {
 /// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefillWorkspace {
-    /// Compressed entries per request, `N = ceil(max_len / ratio)`.
+    /// Number of compressed entries per request, `N = ceil(max_len / ratio)`.
     pub compressed: u32,
-    /// Tokens per window, `W`.
+    /// Number of tokens per window, `W`.
     pub window: u32,
     /// Maximum number of query tokens of a batch.
     pub max_batched: u32,
@@ -84,7 +84,7 @@ impl PrefillWorkspace {
         Self { compressed: max_len.div_ceil(ratio), window, max_batched }
     }
 
-    /// Entries from one request to the next, `M = N + W + max_batched`.
+    /// Number of entries from one request to the next, `M = N + W + max_batched`.
     #[must_use]
     pub const fn stride(&self) -> u32 {
         self.compressed + self.window + self.max_batched

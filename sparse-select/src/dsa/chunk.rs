@@ -7,10 +7,10 @@ use super::{
     transform::{TopkRows, Transform, topk_transform},
 };
 
-/// Fewer logits than this are never chunked.
+/// Minimum number of logits that are computed in chunks.
 const CHUNK_MIN_LOGITS: u64 = 8_000_000;
 const LOGIT_BYTES: u64 = 4;
-/// Logits that take more than this share of the total memory are chunked.
+/// Share of the total memory from which logits are computed in chunks.
 const TOTAL_SHARE: f64 = 0.3;
 /// Default limit of [`group_requests`] on the bytes of logits. Library only.
 pub const LOGITS_MAX_BYTES: u64 = 512 << 20;
@@ -18,9 +18,9 @@ pub const LOGITS_MAX_BYTES: u64 = 512 << 20;
 /// Device memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Currently free.
+    /// Size of the memory that is free now.
     pub free: u64,
-    /// Total.
+    /// Size of all memory.
     pub total: u64,
 }
 
@@ -34,14 +34,14 @@ pub fn should_chunk(q: usize, k: usize, memory: Memory) -> bool {
         && (bytes * 2 > memory.free || bytes as f64 > memory.total as f64 * TOTAL_SHARE)
 }
 
-/// Rows per chunk: as many as half of the free memory holds, in `1..=q`.
+/// Number of rows per chunk: as many as half of the free memory holds, in `1..=q`.
 #[must_use]
 pub fn max_rows(q: usize, k: usize, memory: Memory) -> usize {
     let rows = memory.free / 2 / (k.max(1) as u64 * LOGIT_BYTES);
     usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, q.max(1))
 }
 
-/// Rows of `q` that are scored at one time: all of them if they are not chunked.
+/// Number of rows of `q` that are scored at one time: all of them if they are not chunked.
 #[must_use]
 pub fn rows_at_once(q: usize, k: usize, memory: Memory) -> usize {
     if should_chunk(q, k, memory) { max_rows(q, k, memory) } else { q.max(1) }

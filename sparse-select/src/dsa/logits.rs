@@ -56,7 +56,7 @@ pub struct IndexQueries {
 }
 
 impl IndexQueries {
-    /// Quantises queries `[heads, q_len, dim]` and folds gates `[q_len, heads]` (all 1 where absent) with their scales.
+    /// Quantises queries `[heads, q_len, dim]` and folds gates `[q_len, heads]` (all 1 if absent) with their scales.
     ///
     /// # Errors
     /// [`SelectError::Count`] unless there is one gate for each query and head.
@@ -129,7 +129,7 @@ pub struct PagedIndexKeys {
 const SCALE_BYTES: usize = size_of::<f32>();
 
 impl PagedIndexKeys {
-    /// Tokens per page in the published layout.
+    /// Number of tokens per page in the published layout.
     pub const PAGE_TOKENS: usize = 64;
 
     /// `pages` zeroed pages.

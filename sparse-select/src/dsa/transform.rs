@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use crate::topk::order_key;
 
-/// Fills a row after its last entry.
+/// Index that fills a row after its last entry.
 pub const PADDING: i32 = -1;
 
 /// Logits, and the valid columns of each row.
@@ -15,7 +15,7 @@ pub const PADDING: i32 = -1;
 pub struct TopkRows<'a> {
     /// `[rows, width]`
     pub logits: &'a [f32],
-    /// Logits per row.
+    /// Number of logits per row.
     pub width: usize,
     /// First valid column of each row, `[rows]`.
     pub starts: &'a [u32],
@@ -32,9 +32,9 @@ pub enum Transform<'a> {
     Paged {
         /// Physical pages, `[batch, pages_per_row]`.
         page_table: &'a [u32],
-        /// Pages per table row.
+        /// Number of pages per table row.
         pages_per_row: usize,
-        /// Tokens per page; with 1, the table lists slots.
+        /// Number of tokens per page; with 1, the table lists slots.
         page_size: u32,
         /// Batch entry of each row, [`token_to_batch`]; rows beyond it are padding.
         batch: &'a [u32],

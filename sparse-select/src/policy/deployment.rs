@@ -10,16 +10,16 @@ use crate::SelectError;
 #[setters(strip_option)]
 #[non_exhaustive]
 pub struct Deployment {
-    /// Keys of the policy that state the query heads and their channels.
+    /// Names of the policy's keys for the number of query heads and their channels.
     pub head_keys: [&'static str; 2],
-    /// Query heads of the model.
+    /// Number of query heads of the model.
     pub num_heads: Option<u32>,
-    /// Channels of a query head.
+    /// Number of channels of a query head.
     pub head_dim: Option<u32>,
     /// Settings of the engine that loads KV blocks ahead of need.
     pub prefetch: Option<PrefetchSettings>,
-    /// Blocks that are fetched to the device ahead of a selection, the best that the last one left out. An engine chooses how
-    /// many where a policy does not say.
+    /// Number of blocks that are fetched to the device ahead of a selection, the best that the last one left out. An
+    /// engine chooses the number if the policy does not state it.
     pub ahead_blocks: Option<u32>,
 }
 
@@ -27,11 +27,11 @@ pub struct Deployment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrefetchSettings {
-    /// Threads.
+    /// Number of threads.
     pub workers: u32,
     /// Maximum number of loads that have not ended.
     pub max_pending: u32,
-    /// Steps ahead of the current one whose blocks may be loaded.
+    /// Number of steps ahead of the current one whose blocks may be loaded.
     pub ahead: u32,
     /// Maximum number of loaded blocks kept for their consumers.
     pub cache_blocks: u32,

@@ -45,14 +45,15 @@ pub(crate) fn select_each_query(
 /// The last step of a decoding sequence in which a query selected blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Retrieved<'a> {
-    /// Tokens of the sequence in that step.
+    /// Number of tokens of the sequence in that step.
     pub kv_len: usize,
     /// The blocks that it selected, of one query.
     pub selection: &'a Selection,
 }
 
-/// [`select_each_query`] with one group, where a query of decode retrieves `stride` steps after the last one that did, or
-/// if none did: those in between keep what it selected, and the blocks that have begun since. Queries of prefill all retrieve.
+/// Runs a decode policy with one group on every query, like [`select_each_query`]. In decode, a query retrieves
+/// blocks only if `stride` steps have passed since the last retrieval; until then, steps keep its blocks and add
+/// those that have begun since. Queries of prefill all retrieve.
 pub(crate) fn retrieve(
     input: &Input<'_>,
     (q, k): (Heads<'_>, Heads<'_>),

@@ -54,11 +54,11 @@ pub struct Esa {
     pub init_window_sz: u32,
     /// Number of last blocks that are always selected.
     pub local_window_sz: u32,
-    /// Blocks that a prompt must fill before any is dropped.
+    /// Number of blocks that a prompt must fill before any is dropped.
     pub min_blocks: u32,
     /// Fraction of the blocks between the windows that is selected.
     pub sparse_ratio: f64,
-    /// Steps from one retrieval to the next.
+    /// Number of steps from one retrieval to the next.
     pub retrieval_stride: u32,
     /// Tokens per block.
     pub block_size: BlockSize,

@@ -43,7 +43,7 @@ pub const ENTRY: Entry = Entry {
     build: |p| Ok(Box::new(FlashPrefill::from_params(p)?)),
 };
 
-/// Description by which kernels select like [`FlashPrefill`] does.
+/// Parameters with which kernels select blocks like [`FlashPrefill`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Energies {
     /// Share of the largest energy that a block must have.
@@ -52,8 +52,8 @@ pub struct Energies {
     pub sink_blocks: u32,
     /// Number of blocks up to the query block's own that are always kept; its own is in any case.
     pub recent_blocks: u32,
-    /// Whether a block that is left out is attended as one key and value, the means of its own, with the weight of all its
-    /// tokens. Selections are the same.
+    /// Whether a block that is left out still takes part in attention as one key and value, the means of its own,
+    /// with the weight of all its tokens. Selections are the same.
     pub correction: bool,
 }
 
@@ -73,7 +73,7 @@ impl Energies {
     }
 }
 
-/// Policy of this module.
+/// The FlashPrefill policy with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashPrefill {
     /// Rule by which blocks are kept.

@@ -19,7 +19,7 @@ use crate::{
 
 /// Block size of the published constants; for other sizes they are scaled by `ceil(x * 128 / block_size)`.
 const REFERENCE_BLOCK: u32 = 128;
-/// Last blocks that the top-k takes before any others.
+/// Number of last blocks that the top-k takes before any others.
 const END_WINDOW: u32 = 2;
 
 /// Registry entry.
@@ -54,11 +54,11 @@ pub struct GsaUcm {
     pub max_topk: u32,
     /// Number of first blocks that are always selected.
     pub init_window: u32,
-    /// Blocks fetched ahead in addition to the selected ones.
+    /// Number of blocks fetched ahead in addition to the selected ones.
     pub prefetch_blocks: u32,
-    /// Steps from one top-k to the next.
+    /// Number of steps from one top-k to the next.
     pub retrieval_stride: u32,
-    /// Prompts of at most this many tokens stay dense.
+    /// Maximum number of tokens of prompts that stay dense.
     pub seg_prefill_threshold: u32,
     /// Tokens per block.
     pub block_size: BlockSize,

@@ -72,7 +72,7 @@ pub enum LayerPlan {
 /// Hash retrieval with its published parameters.
 #[derive(Clone, Debug)]
 pub struct KvComp {
-    /// Bits per hash.
+    /// Number of bits per hash.
     pub hash_bits: u32,
     /// Channels of each part that is hashed separately; if empty, all channels are hashed together.
     pub parts: Vec<usize>,
@@ -84,11 +84,11 @@ pub struct KvComp {
     pub sink: u32,
     /// Last tokens, which get distance 0, in blocks.
     pub recent: u32,
-    /// Histories of fewer tokens stay dense.
+    /// Number of tokens below which histories stay dense.
     pub length_threshold: u32,
-    /// Steps of fewer decoding requests stay dense.
+    /// Number of decoding requests below which steps stay dense.
     pub concurrency_threshold: u32,
-    /// Tokens per common representative; `block_size` if representatives are of the nearest tokens.
+    /// Number of tokens per common representative; `block_size` if representatives are of the nearest tokens.
     pub chunk_size: u32,
     /// Combination of the similarities of a chunk's tokens.
     pub representative: Representative,
@@ -96,7 +96,7 @@ pub struct KvComp {
     pub layer_ratios: Vec<f64>,
     /// Blocks always selected; negative ones count from the end.
     pub must_select: Vec<i64>,
-    /// Dense layers.
+    /// Indices of layers that attend to all blocks.
     pub rollback_layers: Vec<u32>,
     /// Layers that reuse the selection of the layer before.
     pub skip_layers: Vec<u32>,

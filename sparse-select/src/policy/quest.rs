@@ -60,7 +60,7 @@ pub enum Mode {
     Offload {
         /// Number of blocks selected.
         topk: u32,
-        /// Histories of up to this many blocks are kept whole.
+        /// Maximum number of blocks of histories that are kept whole.
         threshold_blocks: u32,
         /// Number of first blocks that are always selected.
         sink_blocks: u32,

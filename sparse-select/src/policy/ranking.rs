@@ -57,7 +57,7 @@ pub enum DigestKind {
 #[derive(Clone, PartialEq, Debug, Setters)]
 #[non_exhaustive]
 pub struct ByHashes {
-    /// Bits per hash of each part, a multiple of 32.
+    /// Number of bits per hash of each part, a multiple of 32.
     #[setters(skip)]
     pub bits: u32,
     /// Channels of each part that is hashed separately, multiples of 8; if empty, all channels are hashed
@@ -93,10 +93,10 @@ impl ByHashes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Setters)]
 #[non_exhaustive]
 pub struct ByCompressed {
-    /// Tokens per compressed key, a multiple of the stride.
+    /// Number of tokens per compressed key, a multiple of the stride.
     #[setters(skip)]
     pub kernel_size: u32,
-    /// Tokens from one compressed key to the next; divides the block size.
+    /// Number of tokens from one compressed key to the next; divides the block size.
     #[setters(skip)]
     pub kernel_stride: u32,
     /// Number of first blocks that are always kept.

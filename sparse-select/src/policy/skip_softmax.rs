@@ -29,13 +29,13 @@ pub const ENTRY: Entry = Entry {
     build: |p| Ok(Box::new(SkipSoftmax::from_params(p)?)),
 };
 
-/// Policy of this module.
+/// The skip-softmax policy with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct SkipSoftmax {
-    /// Share of the largest weight so far below which keys are left out, times the keys of a query. Queries of no more keys leave
-    /// nothing out.
+    /// Threshold times the number of keys: a query of n keys leaves out keys whose weight is below `scale / n` of the
+    /// largest so far. Queries of up to `scale` keys leave nothing out.
     pub scale: u32,
-    /// Keys that are left out together.
+    /// Number of keys of a block: they are left out together.
     pub block_size: BlockSize,
 }
 

@@ -55,7 +55,7 @@ pub struct VerticalSlash {
     pub sink: u32,
     /// Number of blocks selected at the end.
     pub window: u32,
-    /// Histories of up to this many blocks are kept whole.
+    /// Maximum number of blocks of histories that are kept whole.
     pub threshold: u32,
     /// If set, selects by columns and diagonals estimated from the last queries instead of by position.
     pub estimate: Option<Estimate>,

@@ -6,11 +6,13 @@ use crate::{
     heads::dot,
 };
 
-/// Channels at the end of an entry that have rotary embedding.
+/// Number of channels at the end of an entry that have rotary embedding.
 pub const ROPE_DIM: usize = 64;
-/// Channels per scale in the main cache; scales are UE8M0. Library only: the engine's kernels round by themselves.
+/// Number of channels per scale in the main cache; scales are UE8M0. Library only: the engine's kernels round by
+/// themselves.
 pub const MAIN_SCALE_BLOCK: usize = 64;
-/// Channels per scale in the indexer's cache; scales are f32. Library only: the engine's kernels round by themselves.
+/// Number of channels per scale in the indexer's cache; scales are f32. Library only: the engine's kernels round by
+/// themselves.
 pub const INDEXER_SCALE_BLOCK: usize = 128;
 
 /// Number of tokens per entry.
@@ -23,7 +25,7 @@ pub enum Ratio {
 }
 
 impl Ratio {
-    /// Tokens from one entry to the next, `r`.
+    /// Number of tokens from one entry to the next, `r`.
     #[must_use]
     pub const fn tokens(self) -> usize {
         match self {
@@ -47,7 +49,7 @@ impl Ratio {
         self.coff() * self.tokens()
     }
 
-    /// Tokens per block of the state cache.
+    /// Number of tokens per block of the state cache.
     #[must_use]
     pub const fn state_block_size(self) -> usize {
         match self {
@@ -86,7 +88,7 @@ pub struct State<'a> {
     pub kv: &'a [f32],
     /// `[len, coff * dim]`, with the positional embedding added ([`add_ape`]).
     pub score: &'a [f32],
-    /// Channels of an entry.
+    /// Number of channels of an entry.
     pub dim: usize,
 }
 

@@ -14,7 +14,7 @@ pub fn prefill_chunk_size(k_len: usize) -> usize {
 pub enum Vote {
     /// At least one voting list.
     Any,
-    /// More than half of them.
+    /// More than half of the voting lists.
     Majority,
     /// All voting lists.
     All,
@@ -32,30 +32,30 @@ impl Vote {
     }
 }
 
-/// Description by which kernels select like a policy of this module does.
+/// Parameters with which kernels select blocks like a policy of this module.
 #[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Antidiagonals {
     /// Share of the mass that each query block keeps: one value, or one per query head.
     #[setters(skip)]
     pub thresholds: Vec<f64>,
-    /// Tokens between antidiagonals.
+    /// Number of tokens between antidiagonals.
     #[setters(skip)]
     pub stride: u32,
-    /// Divisor of the scale.
+    /// Divisor of the softmax scale (XAttention's `norm`).
     pub norm: f64,
     /// Vote by which the (KV head, query block) pairs agree on one set of blocks of the history before the chunk.
     /// `None` if each pair has its own set, among the blocks up to the query block.
     pub vote: Option<Vote>,
-    /// Chunks with fewer queries keep everything.
+    /// Number of queries below which a chunk keeps everything.
     pub min_queries: usize,
     /// Number of queries scored at a time; `None` for [`prefill_chunk_size`].
     pub chunk_size: Option<u32>,
 }
 
 impl Antidiagonals {
-    /// Every pair keeps `thresholds` of the mass of sums over every `stride`-th antidiagonal, unscaled and whatever the
-    /// number of queries.
+    /// A selection in which every pair keeps `thresholds` of the mass of sums over every `stride`-th antidiagonal,
+    /// unscaled and whatever the number of queries.
     #[must_use]
     pub const fn new(thresholds: Vec<f64>, stride: u32) -> Self {
         Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0, chunk_size: None }

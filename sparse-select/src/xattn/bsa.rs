@@ -95,7 +95,7 @@ impl XAttentionBsa {
         Ok(union((0..n).filter(is_elected), [0, n - 1]))
     }
 
-    /// Chunks with fewer queries select everything.
+    /// Number of queries below which a chunk selects everything.
     const fn min_queries(&self) -> usize {
         self.estimator.stride as usize
     }

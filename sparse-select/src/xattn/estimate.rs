@@ -14,11 +14,11 @@ use crate::{Heads, SelectError};
 pub struct Estimator {
     /// Share of the mass that each query block keeps: one value, or one per query head.
     pub thresholds: Vec<f64>,
-    /// Tokens between antidiagonals; divides `block_size`.
+    /// Number of tokens between antidiagonals; divides `block_size`.
     pub stride: u32,
     /// Tokens per block.
     pub block_size: BlockSize,
-    /// Divisor of the scale.
+    /// Divisor of the softmax scale (XAttention's `norm`).
     pub norm: f64,
     /// Pairing of query tokens with key tokens.
     pub reshape: Reshape,

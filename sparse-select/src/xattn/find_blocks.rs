@@ -10,9 +10,9 @@ pub struct BlockSums<'a> {
     pub values: &'a [f32],
     /// Number of query heads.
     pub heads: usize,
-    /// Query blocks.
+    /// Number of query blocks.
     pub query_blocks: usize,
-    /// Key blocks.
+    /// Number of key blocks.
     pub key_blocks: usize,
 }
 
@@ -86,13 +86,13 @@ impl BlockMask {
         if seen == 0 { 1.0 } else { kept as f64 / seen as f64 }
     }
 
-    /// Query blocks.
+    /// Number of query blocks.
     #[must_use]
     pub const fn query_blocks(&self) -> usize {
         self.query_blocks
     }
 
-    /// Key blocks.
+    /// Number of key blocks.
     #[must_use]
     pub const fn key_blocks(&self) -> usize {
         self.key_blocks

@@ -112,7 +112,7 @@ fn reshaped_keys(k: &Heads<'_>, kv: usize, stride: usize, reshape: Reshape) -> V
 /// Parameters of [`softmax_block_sum`], in units of strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockSum<'a> {
-    /// Strides per block, `block_size / stride`.
+    /// Number of strides per block, `block_size / stride`.
     pub block: usize,
     /// Column at the position of row 0: a causal row r sees the columns up to `chunk_start + r`.
     pub chunk_start: usize,
