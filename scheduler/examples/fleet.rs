@@ -1,4 +1,4 @@
-//! A fleet of engines under conversations: what placement and a shared store of KV are worth, by simulation.
+//! Simulates a fleet of engines that serve conversations, to show what placement and a shared store of KV are worth.
 //!
 //! ```sh
 //! cargo run --release -p pagoda-scheduler --example fleet -- [REPLICAS] [CONVERSATIONS]
@@ -27,16 +27,17 @@ use scheduler::kvblock::{
 use scheduler::{Placement, PlacementConfig, PlacementPolicy, ReplicaId, Ticket};
 
 const BLOCK: u32 = 16;
-/// Blocks of a replica: 32,768 tokens.
+/// Number of blocks of a replica: 32,768 tokens.
 const BLOCKS: u32 = 2048;
 const SYSTEM_PROMPTS: u64 = 500;
 const SYSTEM_TOKENS: u32 = 1500;
 const MAX_TURNS: u64 = 8;
 const ANSWER_TOKENS: u32 = 200;
-/// Prompt tokens that a replica computes a second, and tokens that it loads from a store.
+/// Number of prompt tokens that a replica computes per second, and number of tokens per second that it loads from a
+/// store.
 const PREFILL_TOK_S: f64 = 5000.0;
 const LOAD_TOK_S: f64 = 50_000.0;
-/// Seconds of an answer, and the mean of those before the next turn.
+/// Seconds of an answer, and mean seconds until the next turn.
 const ANSWER_S: f64 = 4.0;
 const PAUSE_S: f64 = 20.0;
 /// Share of the time in which replicas would compute if no token were cached.
@@ -76,7 +77,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponential, with this mean.
+    /// A random time from the exponential distribution with this mean.
     fn after(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.share()).ln()
     }
@@ -116,7 +117,7 @@ struct Replica {
 struct Fleet {
     random: Random,
     now: f64,
-    /// By nanoseconds.
+    /// Events by time in nanoseconds.
     events: BinaryHeap<Reverse<(u64, What)>>,
     conversations: Vec<Conversation>,
     open: Vec<Option<Open>>,
@@ -193,7 +194,7 @@ impl Fleet {
         self.events.push(Reverse((nanoseconds(self.now + after_s), what)));
     }
 
-    /// A user writes something that is new to all, and the conversation is placed.
+    /// Starts a turn: a user writes text that no cache holds, and the conversation is placed.
     fn turn(&mut self, index: usize) {
         let count = 50 + (self.random.next() % 400) as usize;
         let new: Vec<TokenId> = (0..count).map(|_| self.random.next() as u32 | 1 << 31).collect();

@@ -8,11 +8,11 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {
-    /// Service in order of arrival; the sequence admitted last is preempted first.
+    /// First come, first served; the sequence admitted last is preempted first.
     Fcfs,
     /// Service by (priority, arrival), lowest first; the highest is preempted first.
     Priority {
-        /// Steps of waiting that make up for one level of priority, so that a stream of more important
+        /// Number of steps of waiting that make up for one level of priority, so that a stream of more important
         /// requests cannot keep a request waiting forever; 0 turns ageing off.
         ageing_steps: u32,
     },
@@ -26,7 +26,7 @@ pub enum Preemption {
     Recompute,
     /// The blocks are copied to host blocks, and back later. A sequence is recomputed if too few host blocks are left for it.
     Swap {
-        /// Blocks of the host pool.
+        /// Number of blocks of the host pool.
         num_host_blocks: u32,
     },
 }

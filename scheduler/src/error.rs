@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No token or no sequence would ever run.
+    /// The token budget or the sequence limit is 0, so that no sequence would ever run.
     #[error("{max_num_batched_tokens} tokens and {max_num_seqs} sequences a step, both must be positive")]
     NoRoom {
         /// Token budget of a step.
@@ -21,7 +21,7 @@ pub enum ConfigError {
     UnchunkedBudget {
         /// Token budget of a step.
         max_num_batched_tokens: u32,
-        /// Longest sequence.
+        /// Maximum length of a sequence, in tokens.
         max_model_len: u32,
     },
     /// The cache configuration is wrong.
@@ -33,10 +33,10 @@ pub enum ConfigError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum AdmitError {
-    /// An empty prompt has no position to compute logits for.
+    /// The prompt is empty, so that there is no position to compute logits for.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// A request without any sample.
+    /// The request has no sample.
     #[error("0 samples, at least 1 is needed")]
     NoSamples,
     /// The minimum output length exceeds the maximum.
@@ -50,9 +50,9 @@ pub enum AdmitError {
     /// The prompt leaves no room for an output token.
     #[error("a prompt of {prompt_tokens} tokens, the context length is {context_len}")]
     ContextLength {
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         prompt_tokens: usize,
-        /// Longest sequence, prompt and output together.
+        /// Maximum length of a sequence, prompt and output together, in tokens.
         context_len: u32,
     },
     /// The request could not finish even alone, with all others preempted.
@@ -61,19 +61,19 @@ pub enum AdmitError {
          context length {context_len}"
     )]
     NeverFits {
-        /// Blocks of the sequence at its greatest possible length.
+        /// Number of blocks of the sequence at its greatest possible length.
         needed_blocks: u32,
-        /// Blocks of the pool.
+        /// Number of blocks of the pool.
         pool_blocks: u32,
         /// Maximum length of the sequence in tokens.
         num_tokens: u32,
-        /// Longest sequence, prompt and output together.
+        /// Maximum length of a sequence, prompt and output together, in tokens.
         context_len: u32,
     },
-    /// The samples of a request run at the same time, so they must all fit.
+    /// The request has more samples than sequences may run at the same time.
     #[error("{num_samples} samples of one prompt, at most {max_num_seqs} sequences run at a time")]
     TooManySamples {
-        /// Requested number of samples.
+        /// Number of samples that was requested.
         num_samples: u32,
         /// Sequence limit.
         max_num_seqs: u32,

@@ -6,16 +6,16 @@ use rustc_hash::FxHashSet;
 use crate::scheduler::Scheduler;
 use crate::sequence::Status;
 
-/// Blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
+/// A prefetch request: blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PrefetchWish {
     /// The sequence.
     pub seq: SeqId,
-    /// Steps ahead: 1 is the next step.
+    /// Number of steps ahead: 1 is the next step.
     pub batch: u32,
     /// Position among all forecasts, in the order of service; the lower, the more urgent.
     pub position: u32,
-    /// Tokens of the sequence's prefix hit.
+    /// Number of tokens of the sequence's prefix hit.
     pub start: u32,
     /// Hashes of the blocks that follow the sequence's prefix hit, at hash-block granularity, in sequence
     /// order: a hit must have no gap.
@@ -25,7 +25,7 @@ pub struct PrefetchWish {
 /// A sequence in the forecast.
 struct Expected {
     seq: SeqId,
-    /// Tokens left to compute before it decodes one token per step.
+    /// Number of tokens left to compute before it decodes one token per step.
     left: u32,
     seats: usize,
 }
@@ -82,8 +82,8 @@ impl Scheduler {
         }
     }
 
-    /// The blocks that would help the sequences that will probably start within the next `prefetch_ahead`
-    /// steps. Running sequences already have their blocks on the device, and loads under way are not
+    /// Returns requests to prefetch the blocks of the sequences that will probably start within the next
+    /// `prefetch_ahead` steps. Running sequences already have their blocks on the device, and loads under way are not
     /// requested again.
     #[must_use]
     pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {

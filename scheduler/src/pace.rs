@@ -43,15 +43,16 @@ const WORTHWHILE: f64 = 0.012;
 /// of it.
 const GRAIN: u32 = 4;
 
-/// Row counts from which on products process rows in tiles: part of a tile costs as much as a whole one.
+/// Pairs (number of rows, rows of a tile): products of at least so many rows process them in such tiles, and part of
+/// a tile costs as much as a whole one.
 const TILES: [(u32, u32); 3] = [(128, 64), (32, 32), (0, 16)];
 
 /// Sequences that share the time of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Concurrency {
-    /// Sequences whose next step computes a sampled token.
+    /// Number of sequences whose next step computes a sampled token.
     pub decoding: usize,
-    /// Sequences whose prompts a step may compute.
+    /// Number of sequences whose prompts a step may compute.
     pub prefilling: usize,
 }
 
@@ -62,7 +63,7 @@ pub struct Pace {
     max_slowdown: f64,
     /// Maximum number of prompt tokens of a step.
     chunk: u32,
-    /// Sequences whose prompts share the next step.
+    /// Number of sequences whose prompts share the next step.
     prefilling: usize,
     /// Seconds of steps that only decode.
     decodes: Decodes,
@@ -100,7 +101,7 @@ impl Pace {
         }
     }
 
-    /// Maximum number of prompt tokens of the next step.
+    /// Returns the maximum number of prompt tokens of the next step.
     #[must_use]
     pub fn prefill_tokens(&mut self, concurrency: Concurrency) -> u32 {
         self.prefilling = concurrency.prefilling;
@@ -149,8 +150,8 @@ impl Pace {
         }
     }
 
-    /// Adds a step of `time` seconds, given that its decodes take `decode`, to the budget: each step pays for the overruns of
-    /// earlier ones.
+    /// Charges a step of `time` seconds, whose decodes take `decode` seconds, to the budget: each step pays for the
+    /// overruns of earlier ones.
     fn owe(&mut self, time: f64, decode: f64) {
         let budget = self.budget(decode);
         self.debt = (self.debt + time - decode - budget).clamp(0.0, MAX_OWED * budget);

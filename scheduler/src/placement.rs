@@ -18,11 +18,11 @@ use crate::prefix_index::{PrefixIndex, ReplicaId, longest};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum PlacementPolicy {
-    /// Each in turn.
+    /// Replicas in turn.
     RoundRobin,
-    /// The smallest load, whatever it holds.
+    /// The replica with the smallest load, whatever prefixes it holds.
     LeastLoad,
-    /// The smallest cost: load, and the prompt tokens that it does not hold.
+    /// The replica with the smallest cost: its load, and the prompt tokens that it does not hold.
     #[default]
     PrefixAware,
 }
@@ -42,26 +42,26 @@ pub struct PlacementConfig {
 }
 
 impl PlacementConfig {
-    /// Prefix-aware, with a weight of 1.
+    /// Settings of prefix-aware placement with a weight of 1.
     #[must_use]
     pub const fn new(block_size: BlockSize) -> Self {
         Self { policy: PlacementPolicy::PrefixAware, block_size, kv_weight: 1.0 }
     }
 }
 
-/// Work of a replica.
+/// Load of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Load {
-    /// Requests.
+    /// Number of requests.
     pub requests: u32,
-    /// Prompt tokens that it has still to compute.
+    /// Number of prompt tokens that it has still to compute.
     pub prefill_tokens: u64,
-    /// Prompt tokens of its requests, computed or not.
+    /// Number of prompt tokens of its requests, computed or not.
     pub kv_tokens: u64,
 }
 
-/// A request that was placed; later ones are larger.
+/// Handle of a placed request; later tickets compare larger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
 
@@ -69,7 +69,7 @@ pub struct Ticket(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Placed {
-    /// Names the request from now on.
+    /// Handle of the request for later calls.
     pub ticket: Ticket,
     /// The replica that was chosen.
     pub replica: ReplicaId,
@@ -88,9 +88,9 @@ struct Replica {
 struct Open {
     replica: ReplicaId,
     prompt_tokens: u32,
-    /// Prompt tokens that are still to be computed.
+    /// Number of prompt tokens of the request that are still to be computed.
     new_tokens: u32,
-    /// Blocks that are expected from it.
+    /// Hashes of blocks that the replica is expected to hold once the request's prompt is computed.
     claims: Vec<BlockHash>,
 }
 
@@ -200,8 +200,8 @@ impl Placement {
         Placed { ticket, replica, cached_tokens }
     }
 
-    /// Tells that the prompt of a request has been computed. What it stored is known from events by then. A request that has
-    /// ended is ignored.
+    /// Reports that the prompt of a request has been computed, whose blocks are known from events by then. A request
+    /// that has ended is ignored.
     pub fn prefilled(&mut self, ticket: Ticket) {
         let Some(open) = self.open.get_mut(&ticket) else { return };
         let (replica, claims) = (open.replica, std::mem::take(&mut open.claims));
@@ -218,7 +218,7 @@ impl Placement {
         }
     }
 
-    /// Tells that a request has ended, in whatever way. One that has ended is ignored.
+    /// Reports that a request has ended, for whatever reason. A request that has already ended is ignored.
     pub fn ended(&mut self, ticket: Ticket) {
         self.prefilled(ticket);
         if let Some(open) = self.open.remove(&ticket) {
@@ -246,13 +246,13 @@ impl Placement {
         }
     }
 
-    /// Lets a replica take requests, or no more. What it has goes on.
+    /// Sets whether a replica takes new requests. The requests that it has continue.
     pub fn set_serving(&mut self, replica: ReplicaId, serves: bool) {
         self.replicas[replica.index()].serves = serves;
     }
 
-    /// Forgets what a replica holds and has to do, as after the loss of its device. Returns its requests, oldest first, which
-    /// have ended here and may be placed anew.
+    /// Forgets the blocks and the requests of a replica, as after the loss of its device. Returns its requests,
+    /// oldest first, which have ended here and may be placed anew.
     pub fn lost(&mut self, replica: ReplicaId) -> Vec<Ticket> {
         let of = |(ticket, open): (&Ticket, &Open)| (open.replica == replica).then_some(*ticket);
         let mut tickets: Vec<Ticket> = self.open.iter().filter_map(of).collect();

@@ -39,9 +39,9 @@ pub struct SampleRow {
 pub struct Admitted {
     /// The sequence.
     pub seq: SeqId,
-    /// Leading tokens that need not be computed: found in the prefix cache, loaded, or swapped in.
+    /// Number of leading tokens that need not be computed: found in the prefix cache, loaded, or swapped in.
     pub cached_tokens: u32,
-    /// Whether it ran before and was preempted.
+    /// Whether the sequence ran before and was preempted.
     pub resumed: bool,
 }
 
@@ -159,7 +159,7 @@ impl StepPlan {
         self.slices.is_empty() && self.block_ops.is_empty() && self.loads.is_empty()
     }
 
-    /// Tokens that the step computes.
+    /// Number of tokens that the step computes.
     #[must_use]
     pub fn num_tokens(&self) -> u32 {
         self.slices.iter().map(|slice| slice.len).sum()

@@ -161,7 +161,8 @@ impl PrefixIndex {
     }
 }
 
-/// As [`PrefixIndex::longest`], of blocks that a replica holds in any of `indices`, which are of the same replicas.
+/// Number of leading blocks that each replica holds in any of `indices`, which are of the same replicas: see
+/// [`PrefixIndex::longest`].
 pub(crate) fn longest(indices: &[&PrefixIndex], hashes: &[BlockHash]) -> Vec<u32> {
     let num_replicas = indices[0].held.len();
     let words = num_replicas.div_ceil(64);
@@ -199,7 +200,7 @@ pub(crate) fn longest(indices: &[&PrefixIndex], hashes: &[BlockHash]) -> Vec<u32
 }
 
 impl Holders {
-    /// Adds a replica; false if it is one of them.
+    /// Adds a replica to the holders of a block; false if it is one already.
     fn add(&mut self, replica: u32, words: usize) -> bool {
         let (word, mask) = bit(replica);
         match self {
@@ -220,7 +221,7 @@ impl Holders {
         }
     }
 
-    /// Takes a replica out. Returns whether it was one of them, and whether others are left.
+    /// Removes a replica from the holders of a block. Returns whether it was one of them, and whether others are left.
     fn take(&mut self, replica: u32) -> (bool, bool) {
         let (word, mask) = bit(replica);
         match self {

@@ -18,8 +18,9 @@ impl Scheduler {
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
-    /// Leading tokens of a sequence whose KV may be loaded from outside, before it first runs: all but the last, whose logits are
-    /// needed; after a load that ended early, no more than arrived. 0 for sequences that cannot be loaded, and unknown ones.
+    /// Number of leading tokens of a sequence whose KV may be loaded from outside, before it first runs: all but the
+    /// last, whose logits are needed; after a load that ended early, no more than arrived. 0 for sequences that
+    /// cannot be loaded, and unknown ones.
     #[must_use]
     pub fn loadable_tokens(&self, seq: SeqId) -> u32 {
         let found = self.seqs.get(&seq).filter(|seq| seq.status == Status::Waiting && seq.computed == 0);

@@ -1,4 +1,4 @@
-//! Requests, and the sequences they end as.
+//! Requests, and the results of their sequences.
 
 use derive_setters::Setters;
 use kvblock::{Ending, ExtraKeys, SeqId, TokenId};
@@ -22,14 +22,14 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Further tokens that end the sequence.
     pub stop_ids: Vec<TokenId>,
-    /// Under [`Policy::Priority`](crate::Policy::Priority), lower values run first, unless age makes up for
+    /// Priority under [`Policy::Priority`](crate::Policy::Priority): lower values run first, unless age makes up for
     /// the difference.
     pub priority: i32,
     /// Number of independent continuations of the prompt, which is computed once.
     pub num_samples: u32,
     /// Keys that separate equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
-    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. Those not in the prefix
+    /// Number of leading prompt tokens whose KV a lower tier or another engine can deliver. Those not in the prefix
     /// cache are loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
     pub external_tokens: u32,
     /// Compute the whole prompt, without prefix lookup or load; for example to get the log probabilities of
@@ -62,13 +62,13 @@ impl Request {
 pub struct Finished {
     /// The sequence.
     pub seq: SeqId,
-    /// Why it ended.
+    /// Reason why the sequence ended.
     pub reason: Ending,
     /// Prompt and output.
     pub tokens: Vec<TokenId>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_len: u32,
-    /// Prompt tokens that were found in the prefix cache or loaded.
+    /// Number of prompt tokens that were found in the prefix cache or loaded.
     pub cached_tokens: u32,
     /// Number of times the sequence was preempted.
     pub preemptions: u32,

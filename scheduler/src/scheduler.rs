@@ -17,7 +17,7 @@ use crate::request::{Finished, Request};
 use crate::sequence::{Sequence, Status};
 use crate::waiting::{Place, WaitingQueue};
 
-/// Requests in the window of [`PrefixStats::recent`].
+/// Number of requests in the window of [`PrefixStats::recent`].
 const STATS_WINDOW: usize = 1000;
 
 /// Continuous batching over one KV cache. Deterministic: the same calls give the same plans.
@@ -331,7 +331,7 @@ impl Scheduler {
         self.cache.table(seq, group).map_or(&[], |table| table.blocks())
     }
 
-    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or
+    /// Number of prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or
     /// loaded; 0 before that. `None` once it has ended.
     #[must_use]
     pub fn cached_tokens(&self, seq: SeqId) -> Option<u32> {

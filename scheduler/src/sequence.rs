@@ -36,15 +36,15 @@ pub(crate) struct Sequence {
     /// Confirmed tokens.
     pub(crate) num_tokens: u32,
     pub(crate) prompt_len: u32,
-    /// Tokens whose KV is in the blocks, or will be once the step in flight completes.
+    /// Number of tokens whose KV is in the blocks, or will be once the step in flight completes.
     pub(crate) computed: u32,
-    /// Tokens below this position are prefill: the prompt, or all that a preemption dropped.
+    /// Position below which tokens are prefill: the prompt, or all tokens that a preemption dropped.
     pub(crate) prefill_until: u32,
     pub(crate) chain: HashChain,
-    /// Tokens found in the prefix cache when it was first scheduled.
+    /// Number of tokens found in the prefix cache when the sequence was first scheduled.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
-    /// Leading tokens whose KV may still be loaded from outside.
+    /// Number of leading tokens whose KV may still be loaded from outside.
     pub(crate) loadable: u32,
     /// Status to return to after a load.
     pub(crate) before_load: Status,
@@ -87,7 +87,7 @@ impl Sequence {
         Self { id: child, place: None, pending_samples: Vec::new(), ..self.clone() }
     }
 
-    /// Itself and the samples that will join it.
+    /// Number of running sequences that it counts as: itself and the samples that will join it.
     pub(crate) fn num_seats(&self) -> usize {
         1 + self.pending_samples.len()
     }
@@ -104,7 +104,7 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, phase }
     }
 
-    /// Whether it ends with the computation of its prompt, which the step in flight completes.
+    /// Whether the sequence ends with the computation of its prompt, which the step in flight completes.
     pub(crate) const fn ends_computed(&self) -> bool {
         self.request.max_tokens == 0 && self.computed >= self.num_tokens
     }
@@ -118,7 +118,7 @@ impl Sequence {
         self.prefill_until = self.num_tokens;
     }
 
-    /// Tokens that it may still sample.
+    /// Number of tokens that the sequence may still sample.
     pub(crate) fn output_left(&self, max_model_len: u32) -> u32 {
         let output = self.num_tokens - self.prompt_len;
         self.request.max_tokens.saturating_sub(output).min(max_model_len.saturating_sub(self.num_tokens))

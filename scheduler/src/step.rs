@@ -12,9 +12,9 @@ use crate::sequence::{Sequence, Status};
 #[derive(Default)]
 struct Round {
     budget: u32,
-    /// The part of it that prompts may have.
+    /// Number of tokens left in the budget for prompts.
     prefill: u32,
-    /// Running sequences and the samples that will join them.
+    /// Number of running sequences, and of the samples that will join them.
     seats: usize,
     /// Slices in the order of scheduling.
     slices: Vec<Slice>,
@@ -25,7 +25,7 @@ struct Round {
 }
 
 impl Round {
-    /// Tokens that the step has left for a sequence.
+    /// Number of tokens that the step has left for a sequence.
     fn left(&self, seq: &Sequence) -> u32 {
         if seq.computed < seq.prefill_until { self.budget.min(self.prefill) } else { self.budget }
     }
@@ -157,7 +157,7 @@ impl Scheduler {
         Admission::Admitted
     }
 
-    /// Tokens that a sequence still has to compute after a hit, limited by the threshold for long prefills.
+    /// Number of tokens that a sequence still has to compute after a hit, limited by the threshold for long prefills.
     fn num_new_tokens(&self, seq: SeqId, num_hit: u32) -> u32 {
         let seq = self.sequence(seq);
         let known = u32::try_from(seq.tokens.len()).expect("a sequence is shorter than the context length");

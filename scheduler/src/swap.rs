@@ -45,7 +45,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives `seq` new blocks for its saved ones, if it can then be extended to `num_tokens` tokens.
+    /// Gives `seq` new device blocks for its saved ones, if it can then be extended to `num_tokens` tokens.
     pub(crate) fn swap_in(&mut self, seq: SeqId, num_tokens: u32) -> Result<Vec<BlockOp>, AllocError> {
         let Some(saved) = self.sequence_mut(seq).saved.take() else { return Ok(Vec::new()) };
         let occupancy: Vec<Vec<bool>> =

@@ -26,7 +26,7 @@ pub(crate) struct WaitingQueue {
     places: BTreeSet<Place>,
     /// Places of sequences that hold blocks which were loaded while they waited.
     loaded: BTreeSet<Place>,
-    /// Levels of the sequences that were queued at the front, and at the back.
+    /// Levels of the sequences that were queued last at the front and at the back.
     front: i64,
     back: i64,
 }

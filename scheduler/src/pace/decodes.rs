@@ -18,7 +18,7 @@ const SIZE_RATIO: f64 = 1.25;
 pub(super) struct Decodes {
     /// Times by class of the number of sequences.
     times: BTreeMap<u32, Measured>,
-    /// Steps with prompts until now.
+    /// Number of steps with prompts until now.
     mixed: u64,
     /// Whether the last step only decoded: the next such step was encoded ahead, so its time is that of decodes.
     settled: bool,
@@ -27,7 +27,7 @@ pub(super) struct Decodes {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
     seconds: f64,
-    /// Steps with prompts until the last measurement.
+    /// Number of steps with prompts until the last measurement.
     at: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Costs at once and by token, out of steps of several sizes.
+//! Fixed cost of a step and cost per token, estimated from steps of several sizes.
 
 /// Weight of the newest measurement, which leaves room for steps of several sizes.
 const NEWEST: f64 = 0.1;
@@ -12,7 +12,8 @@ const NEAR: f64 = 0.3;
 /// A line through measured costs over tokens, by least squares with weights that fade.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Line {
-    /// Sums of weights, tokens, costs, squares of tokens, and products.
+    /// Sum of the weights, followed by the weighted sums of tokens, costs, squared tokens, and products of tokens and
+    /// costs.
     weight: f64,
     tokens: f64,
     cost: f64,
@@ -44,7 +45,7 @@ impl Line {
         self.weight > 0.0 && variance < 0.05 * mean * mean
     }
 
-    /// Cost at once and by token, both not negative; `None` without measurements.
+    /// Fixed cost and cost per token, both not negative; `None` without measurements.
     pub(super) fn fit(&self) -> Option<(f64, f64)> {
         if self.weight == 0.0 {
             return None;
