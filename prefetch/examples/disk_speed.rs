@@ -1,5 +1,5 @@
-//! The disk tier beside sequential reads of the same disk, both of what is not in the page cache: nine rounds by turns, and one
-//! line of JSON with medians and the ends of what was measured.
+//! Compares the disk tier with sequential reads of the same disk, without the page cache: nine rounds by turns, and
+//! one line of JSON with medians, minima and maxima.
 //!
 //! `cargo run --release -p pagoda-prefetch --features disk --example disk_speed -- FOLDER [BLOCKS]`
 #![expect(clippy::print_stdout, reason = "the speeds")]
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(not(target_os = "linux"))]
 mod disk {
-    /// Refuses: direct I/O and dropping pages from the cache are Linux here.
+    /// Refuses: direct I/O and dropping pages from the cache are implemented for Linux only.
     pub(crate) fn measure(_: &std::path::Path, _: u32, _: u32) -> Result<String, Box<dyn std::error::Error>> {
         Err("disks are measured on Linux alone".into())
     }
@@ -45,13 +45,13 @@ pub(crate) mod disk {
 
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-    /// Memory and offsets of direct I/O are multiples of this.
+    /// Number of bytes to which memory and offsets of direct I/O are aligned.
     const ALIGN: usize = 4096;
-    /// Layers of a block.
+    /// Number of layers of a block.
     const LAYERS: u32 = 8;
-    /// Blocks of one load task.
+    /// Number of blocks of one load task.
     const TASK: usize = 64;
-    /// Times that both ways read everything.
+    /// Number of times that both ways read everything.
     const ROUNDS: u32 = 9;
 
     /// Writes blocks below `folder` and reads them through the prefetch engine, checksums included, and as one file with direct
@@ -101,7 +101,7 @@ pub(crate) mod disk {
     struct Direct {
         file: File,
         blocks: u32,
-        /// A block, and what aligns it.
+        /// Buffer for one block, with space for its alignment.
         room: Vec<u8>,
     }
 
@@ -132,7 +132,7 @@ pub(crate) mod disk {
         }
     }
 
-    /// A disk tier that was written, and the engine that loads from it.
+    /// A disk tier with blocks, and the engine that loads from it.
     struct Tier {
         directory: PathBuf,
         blocks: Vec<BlockHash>,
@@ -163,7 +163,7 @@ pub(crate) mod disk {
             Ok(Self { directory: directory.to_owned(), blocks, engine })
         }
 
-        /// Time of loads of all blocks, once they are dropped from the page cache.
+        /// Measures the time to load all blocks after they were dropped from the page cache.
         fn read(&self, round: u32) -> Result<Duration> {
             for file in fs::read_dir(&self.directory)? {
                 let file = File::open(file?.path())?;

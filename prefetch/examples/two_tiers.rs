@@ -1,4 +1,4 @@
-//! Two tiers, host memory in front of a slower one of one's own, and a read that is cancelled because its request ended.
+//! Combines host memory with a slower tier of one's own, and cancels a read because its request ended.
 //!
 //! `cargo run -p pagoda-prefetch --features testing --example two_tiers`
 

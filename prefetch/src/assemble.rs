@@ -35,13 +35,13 @@ pub struct StackConfig {
     pub rows: Option<RowLayout>,
     /// Order of eviction in the host and disk tiers.
     pub policy: PolicyKind,
-    /// Blocks between two syncs of the disk tier.
+    /// Number of blocks between two syncs of the disk tier.
     pub blocks_per_sync: u32,
     /// Time limit for one request to a remote service.
     pub remote_timeout: Duration,
     /// Time for which a remote service is not used after a failed request.
     pub remote_retry_after: Duration,
-    /// Queue of what the tiers hold, and no longer.
+    /// Queue into which the tiers report the blocks that they hold from now on or no longer hold.
     #[setters(strip_option)]
     pub changes: Option<Changes>,
 }
@@ -84,15 +84,15 @@ pub enum AssembleError {
         /// The feature.
         feature: &'static str,
     },
-    /// int8 has a scale for each row, so it must know where rows are.
+    /// The spec compresses to int8, which has a scale for each row, but no row layout says where rows are.
     #[error("compress=int8 needs the row layout of the blocks")]
     NoRowLayout,
-    /// The key of the MACs is not where the spec says.
+    /// The key of the MACs cannot be read from where the spec says.
     #[error("no key in {place}")]
     Key {
         /// Place in which the key was expected.
         place: KeySource,
-        /// Why it cannot be used.
+        /// Reason why the key cannot be used.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -177,7 +177,7 @@ impl TierSpec {
         Ok(TierStack::new(tiers)?)
     }
 
-    /// Adds the tiers below the host, which no feature of this build has.
+    /// Refuses tiers below the host, which this build has no feature for.
     #[cfg(not(feature = "compress"))]
     fn add_lower(&self, _: &StackConfig, _: &mut Vec<Arc<dyn Tier>>) -> Result<(), AssembleError> {
         let lacks = |tier, feature| Err(AssembleError::Feature { tier, feature });

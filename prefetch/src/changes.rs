@@ -15,7 +15,7 @@ pub struct Change {
     pub tier: TierName,
     /// Key of the block.
     pub key: BlockHash,
-    /// Whether the tier holds it now.
+    /// Whether the tier holds the block now.
     pub held: bool,
 }
 
@@ -52,7 +52,7 @@ impl Changes {
         std::mem::take(&mut *lock(&self.0))
     }
 
-    /// The queue as a tier knows it, which keeps nobody's queue alive.
+    /// A weak reference to the queue, through which a tier reports its changes.
     pub(crate) fn follower(&self, tier: TierName) -> Follower {
         Follower { tier, queue: Arc::downgrade(&self.0) }
     }
@@ -71,14 +71,14 @@ impl PartialEq for Changes {
 
 impl Eq for Changes {}
 
-/// A queue that follows a tier, as long as anybody can read it.
+/// A weak reference to a queue, through which a tier reports its changes while anybody can read them.
 pub(crate) struct Follower {
     tier: TierName,
     queue: Weak<Mutex<Vec<Change>>>,
 }
 
 impl Follower {
-    /// Puts in a change; false if the queue has no reader any more.
+    /// Appends a change to the queue; false if the queue has no reader any more.
     pub(crate) fn tell(&self, key: BlockHash, held: bool) -> bool {
         let queue = self.queue.upgrade().map(Changes);
         queue.inspect(|queue| queue.tell(self.tier, key, held)).is_some()

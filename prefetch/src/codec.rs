@@ -11,25 +11,25 @@ pub use coded::{Codec, CodecError, CodedTier};
 pub enum RowLayout {
     /// `[rows, head_dim]`: V blocks, and K blocks of flat caches.
     Contiguous {
-        /// Elements of a row.
+        /// Number of elements of a row.
         head_dim: u32,
     },
     /// `[num_kv_heads, head_dim / 8, block_size, 8]`: K blocks of the paged cache, with 16 bytes of a token
     /// contiguous.
     PagedKey {
-        /// Elements of a row, a multiple of 8.
+        /// Number of elements of a row, a multiple of 8.
         head_dim: u32,
-        /// Tokens of a block.
+        /// Number of tokens of a block.
         block_size: u32,
     },
     /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: as the engine stores a
     /// block for one layer.
     PagedKeyValue {
-        /// Elements of a row, a multiple of 8.
+        /// Number of elements of a row, a multiple of 8.
         head_dim: u32,
-        /// Tokens of a block.
+        /// Number of tokens of a block.
         block_size: u32,
-        /// Rows per token, in K and in V each.
+        /// Number of rows per token, in K and in V each.
         num_kv_heads: u32,
     },
 }

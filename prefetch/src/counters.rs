@@ -8,11 +8,11 @@ use crate::tier::TierName;
 /// Traffic of one tier since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TierCounters {
-    /// Blocks or shards served.
+    /// Number of blocks or shards served.
     pub hits: u64,
-    /// Blocks or shards requested that were absent or unreadable.
+    /// Number of blocks or shards requested that were absent or unreadable.
     pub misses: u64,
-    /// Calls that failed for another reason than absence; a failed read also counts as a miss.
+    /// Number of calls that failed for another reason than absence; a failed read also counts as a miss.
     pub errors: u64,
     /// Time for which consumers were blocked on transfers whose last block came from this tier.
     pub wait: Duration,
@@ -133,7 +133,7 @@ impl Counters {
     }
 }
 
-/// Saturates after 584 years.
+/// Number of nanoseconds of a duration; saturates after 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -25,7 +25,7 @@ use handle::Slot;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct EngineConfig {
-    /// Worker threads, each loading one block at a time.
+    /// Number of worker threads, each loading one block at a time.
     pub prefetch_workers: usize,
     /// Limit on tasks that have not ended.
     pub max_pending_prefetch: usize,
@@ -48,7 +48,7 @@ pub enum SubmitError {
     /// The queue is full of work that is at least as urgent.
     #[error("prefetch queue holds its limit of {pending_max} tasks")]
     QueueFull {
-        /// `max_pending_prefetch`.
+        /// Maximum number of tasks, `max_pending_prefetch`.
         pending_max: usize,
     },
     /// The step lies beyond the prefetch window.
@@ -62,9 +62,9 @@ pub enum SubmitError {
     /// The blocks would evict one another from the cache.
     #[error("task of {blocks} blocks where the cache holds {blocks_max}")]
     TooLarge {
-        /// Distinct blocks of the task.
+        /// Number of distinct blocks of the task.
         blocks: usize,
-        /// `prefetch_cache_size`.
+        /// Number of blocks that the cache holds, `prefetch_cache_size`.
         blocks_max: usize,
     },
     /// The sequence has a task of this or a newer generation.
@@ -95,7 +95,7 @@ pub enum EngineError {
     Spawn {
         /// Index of the worker.
         index: usize,
-        /// Requested number of workers.
+        /// Number of workers that was requested.
         workers: usize,
         /// The system's error.
         #[source]

@@ -24,7 +24,7 @@ pub enum Recovery {
     },
     /// Schedule the request again with this many computed tokens, and drop the hashes.
     Recompute {
-        /// Tokens before the first bad block.
+        /// Number of tokens before the first bad block.
         computed_tokens: u32,
         /// Blocks to remove from the prefix cache, as in [`Recovery::Fail`].
         unhash: Vec<BlockHash>,

@@ -44,7 +44,7 @@ pub enum IndexError {
     InUse {
         /// The block.
         key: BlockHash,
-        /// Readers that hold it.
+        /// Number of readers that pin the block.
         pins: u32,
     },
 }
@@ -98,7 +98,7 @@ pub struct TierIndex {
     entries: FxHashMap<BlockHash, Entry>,
     /// Slots that were in use and are free again; the last one is used next.
     free: Vec<u32>,
-    /// Slots from this one on were never in use and take no memory.
+    /// First slot that was never in use and takes no memory; nor do those after it.
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,

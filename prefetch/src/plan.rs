@@ -8,11 +8,11 @@ use rustc_hash::FxHashSet;
 /// Urgency of a fetch. Classes are served in this order; inside a class, first in first out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Priority {
-    /// The next request to run waits for it.
+    /// Needed by the next request to run.
     Urgent,
-    /// One of the four requests after that one waits for it.
+    /// Needed by one of the four requests after the next.
     High,
-    /// One of the twelve requests after these waits for it.
+    /// Needed by one of the twelve requests after those of `High`.
     Normal,
     /// Further away; dropped first when the queue is full.
     Low,

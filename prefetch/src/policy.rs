@@ -13,7 +13,7 @@ use crate::recency::Recency;
 
 /// An order of eviction over the blocks of one tier.
 pub trait EvictionPolicy: Send {
-    /// A block was given a slot.
+    /// Adds a block that was given a slot.
     fn insert(&mut self, key: BlockHash);
 
     /// Records that a block was requested, resident or not. `ready` is false while it is still being written.
@@ -22,10 +22,10 @@ pub trait EvictionPolicy: Send {
     /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are fewer.
     fn victims(&self, count: usize, evictable: &dyn Fn(&BlockHash) -> bool) -> Option<Vec<BlockHash>>;
 
-    /// A block named by [`Self::victims`] is evicted; the policy may remember its hash.
+    /// Removes a block that [`Self::victims`] named and that is evicted; the policy may remember its hash.
     fn evict(&mut self, key: BlockHash);
 
-    /// A block is removed for another reason and forgotten.
+    /// Removes and forgets a block that leaves the tier for another reason than eviction.
     fn remove(&mut self, key: BlockHash);
 }
 

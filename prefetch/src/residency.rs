@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use kvblock::{BlockId, BlockIdx};
 use rustc_hash::FxHashSet;
 
-/// Device blocks of one request and layer, and the prompt blocks that they hold.
+/// Device blocks of one request in one layer, and the prompt blocks that they hold.
 ///
 /// The device holds fewer blocks than the prompt has. For each new top-k list, resident blocks stay, and
 /// missing ones are loaded over blocks that the list does not name (the GSA prefetch engine of UCM).
@@ -26,7 +26,7 @@ pub struct Residency {
     free: Vec<BlockId>,
     /// Number of blocks at the end of a top-k list that are only speculative prefetches.
     extra: usize,
-    /// Counts commits, so that an outdated plan is noticed.
+    /// Number of commits so far, by which an outdated plan is noticed.
     revision: u64,
 }
 
@@ -68,9 +68,9 @@ pub enum ResidencyError {
     /// Another plan was committed in between.
     #[error("plan of revision {planned} is outdated, the tables are at {current}")]
     Outdated {
-        /// Revision that the plan was made for.
+        /// Revision of the tables that the plan was made for.
         planned: u64,
-        /// Revision of the tables.
+        /// Current revision of the tables.
         current: u64,
     },
 }

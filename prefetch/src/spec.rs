@@ -104,7 +104,7 @@ const COMPRESSIONS: &[(&str, Compression)] =
     &[("none", Compression::None), ("fp8", Compression::Fp8), ("int8", Compression::Int8)];
 const FAILURES: &[(&str, FailurePolicy)] =
     &[("recompute", FailurePolicy::Recompute), ("fail", FailurePolicy::Fail)];
-/// Units, from the largest on.
+/// Suffixes of sizes with their numbers of bytes, largest first.
 const UNITS: &[(&str, u64)] = &[
     ("TiB", 1 << 40),
     ("TB", 1_000_000_000_000),

@@ -26,18 +26,18 @@ use crate::volume::{VolumeFile, read_exact, write_all};
 use keys::{Contents, Keys};
 use queue::Queue;
 
-/// Threads that read.
+/// Number of threads that read.
 const READERS: usize = 4;
 
 /// Largest piece of a read in bytes, unless a block is larger.
 const MAX_PIECE: usize = 1 << 20;
 
-/// Sizes of a spill.
+/// Number and size of the blocks of a spill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpillShape {
-    /// Regions, at least 1: one for each buffer of the pool.
+    /// Number of regions, at least 1: one for each buffer of the pool.
     pub regions: u32,
-    /// Blocks of every region.
+    /// Number of blocks of every region.
     pub blocks: u32,
     /// Bytes of a block in one region, at least 1.
     pub block_bytes: usize,
@@ -81,7 +81,7 @@ pub struct SpillRun {
     pub blocks: Range<u32>,
 }
 
-/// Why a block cannot be had.
+/// Why a block of a spill cannot be read.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[error("KV block {block} of {} cannot be {action}: {reason}", file.display())]
 pub struct SpillError {
@@ -89,7 +89,7 @@ pub struct SpillError {
     pub file: PathBuf,
     /// The block.
     pub block: u32,
-    /// Whether it was not read, or not written before.
+    /// Action that failed, as a participle: reading the block, or writing it before.
     pub action: &'static str,
     /// Reason that the system gives, or the unexpected content.
     pub reason: Arc<str>,
@@ -113,7 +113,7 @@ pub struct SpillTraffic {
     pub read_bytes: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
-    /// Blocks of a region that could be neither read nor written.
+    /// Number of blocks of a region that could be neither read nor written.
     pub errors: u64,
 }
 
@@ -142,8 +142,9 @@ impl std::fmt::Debug for Spill {
 }
 
 impl Spill {
-    /// Blocks of `shape` in `file`, which no other process uses and errors name as `path`. Up to `staging_bytes` of read
-    /// blocks wait to be taken, and as many bytes wait to be written, but at least one block each.
+    /// Creates a spill with blocks of `shape` in `file`, which no other process uses and errors name as `path`. Up to
+    /// `staging_bytes` of read blocks wait to be taken, and as many bytes wait to be written, but at least one block
+    /// each.
     ///
     /// # Errors
     /// When the system refuses a thread.
@@ -209,8 +210,8 @@ impl Spill {
         PendingRead { id: self.queue.ask(sized), queue: Arc::clone(&self.queue) }
     }
 
-    /// Queues a write of a run, and waits only for room in the staging memory. A failure is reported when the blocks are
-    /// read.
+    /// Queues a write of a run, and waits only until the staging memory has room. A failure is reported when the
+    /// blocks are read.
     ///
     /// # Panics
     /// When the run leaves the spill, or there are not as many bytes as it has.
@@ -242,7 +243,7 @@ impl Spill {
         self.keys.writes(region, block)
     }
 
-    /// Waits until all that was given to be written is written, or has failed.
+    /// Waits until all queued writes have been written or have failed.
     pub fn settle(&self) {
         self.keys.settle();
     }

@@ -9,8 +9,7 @@ use kvblock::BlockHash;
 use crate::counters::Counters;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning};
 
-/// Blocks per request of a prefix lookup: enough to hide round trips, few enough to waste little after a
-/// miss.
+/// Number of blocks per request of a prefix lookup: enough to hide round trips, few enough to waste little after a miss.
 const PREFIX_CHUNK: usize = 32;
 
 /// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to
@@ -207,7 +206,7 @@ impl TierStack {
         results.into_iter().collect()
     }
 
-    /// Returns the faults that tiers have repaired or work around since the last call.
+    /// Returns the faults that tiers have repaired or worked around since the last call.
     #[must_use]
     pub fn take_warnings(&self) -> Vec<TierWarning> {
         self.tiers.iter().flat_map(|tier| tier.take_warnings()).collect()

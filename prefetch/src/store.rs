@@ -23,7 +23,7 @@ use task::TaskShared;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// Worker threads, each writing one block at a time.
+    /// Number of worker threads, each writing one block at a time.
     pub streams: usize,
     /// Limit on queued blocks, over all tasks.
     pub waiting_depth: usize,
@@ -43,11 +43,11 @@ pub enum StoreError {
     /// The queue has no room for the task; nothing was queued.
     #[error("task of {jobs} blocks on a queue with {queued} of {depth} places taken")]
     QueueFull {
-        /// Blocks of the task.
+        /// Number of blocks of the task.
         jobs: usize,
-        /// Blocks queued.
+        /// Number of blocks queued.
         queued: usize,
-        /// `waiting_depth`.
+        /// Number of places of the queue, `waiting_depth`.
         depth: usize,
     },
     /// The task did not finish in time; it continues in the background.
@@ -77,7 +77,7 @@ pub enum StoreError {
     Spawn {
         /// Index of the stream.
         index: usize,
-        /// Requested number of streams.
+        /// Number of streams that was requested.
         streams: usize,
         /// The system's error.
         #[source]

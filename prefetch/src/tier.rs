@@ -46,7 +46,7 @@ impl BlockLayout {
         }
     }
 
-    /// Shards of a block, at least 1.
+    /// Number of shards of a block, at least 1.
     #[must_use]
     pub const fn shards(self) -> u32 {
         self.shards
@@ -175,7 +175,7 @@ pub trait Tier: Send + Sync {
     /// failure. The block is not visible then.
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError>;
 
-    /// Removes a block; false when it was not there.
+    /// Removes a block; false if the tier does not hold it.
     ///
     /// # Errors
     /// When the storage cannot be changed, or the block is being read.

@@ -61,7 +61,7 @@ pub trait VolumeFile: Send + Sync {
     /// The failure of the medium.
     fn size(&self) -> io::Result<u64>;
 
-    /// Makes the file at least `bytes` long, with zeros at its end, and takes the room for them now.
+    /// Makes the file at least `bytes` long, with zeros at its end, and reserves the disk space for them now.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`], or the failure of the medium.

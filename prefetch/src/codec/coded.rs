@@ -12,7 +12,7 @@ use kvblock::BlockHash;
 use super::RowLayout;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
-/// Elements of f16 in the innermost 16 bytes of a paged K block.
+/// Number of elements of f16 in the innermost 16 bytes of a paged K block.
 const PACK: usize = 8;
 
 impl RowLayout {
@@ -24,7 +24,7 @@ impl RowLayout {
         }
     }
 
-    /// Elements that must come whole: a row, a K block of one head, or a block of K and V.
+    /// Number of elements that must not be divided: a row, a K block of one head, or a block of K and V.
     fn unit(self) -> usize {
         match self {
             Self::Contiguous { head_dim } => head_dim as usize,
@@ -90,9 +90,9 @@ pub enum CodecError {
     /// A row has at least one element, and K rows are packed in groups of 8.
     #[error("head dimension {head_dim} is not a positive multiple of {multiple}")]
     HeadDim {
-        /// Elements of a row.
+        /// Number of elements of a row.
         head_dim: u32,
-        /// Number that must divide it.
+        /// Number of which the head dimension must be a multiple.
         multiple: u32,
     },
     /// A scale must be positive and finite.
@@ -163,7 +163,7 @@ fn element(shard: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([shard[at * 2], shard[at * 2 + 1]]).to_f32()
 }
 
-/// Saturates: a value that f16 cannot hold would come back as infinity and poison the softmax.
+/// Writes an element as f16. Saturates: a value that f16 cannot hold would come back as infinity and poison the softmax.
 fn set_element(shard: &mut [u8], at: usize, value: f32) {
     let value = value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
     shard[at * 2..at * 2 + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());

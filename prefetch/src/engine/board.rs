@@ -18,7 +18,7 @@ use crate::tier::{TierError, TierName};
 pub struct TaskKey {
     /// The sequence that waits.
     pub seq: SeqId,
-    /// Increases with each submission of the sequence; for instance the step.
+    /// Number that increases with each submission of the sequence; for instance the step.
     pub generation: u64,
 }
 
@@ -45,12 +45,12 @@ impl Submission {
     }
 }
 
-/// A loaded block and the tier it came from.
+/// A loaded block, and the tier that served it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The bytes of the whole block.
     pub bytes: Arc<[u8]>,
-    /// The tier that served it.
+    /// The tier that served the block.
     pub tier: TierName,
 }
 
@@ -60,9 +60,9 @@ pub struct Loaded {
 pub enum TaskOutcome {
     /// Every block was in the cache when the task ended.
     Ready {
-        /// Blocks read from tiers, by this task or by another one that needed them at the same time.
+        /// Number of blocks read from tiers, by this task or by another one that needed them at the same time.
         loaded: u32,
-        /// Blocks that were already in the cache.
+        /// Number of blocks that were already in the cache.
         cached: u32,
     },
     /// Some blocks could not be loaded; the other blocks were.
@@ -100,14 +100,14 @@ pub struct Settled {
 #[derive(Debug)]
 struct Task {
     generation: u64,
-    /// Distinguishes this submission from an earlier one with the same key, whose loads may still be in
+    /// Number that distinguishes this submission from an earlier one with the same key, whose loads may still be in
     /// flight.
     ticket: u64,
     priority: Priority,
     blocks: Vec<BlockHash>,
-    /// Blocks before this one were looked up or issued.
+    /// Index of the next block to look up or to load.
     next: usize,
-    /// Issued blocks whose loads have not ended.
+    /// Number of blocks whose loads were issued and have not ended.
     outstanding: u32,
     cached: u32,
     loaded: u32,
@@ -164,13 +164,13 @@ impl TaskBoard {
         self.step = step;
     }
 
-    /// Tasks that have not ended, at most `max_pending_prefetch`.
+    /// Number of tasks that have not ended, at most `max_pending_prefetch`.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Blocks in the cache, at most `prefetch_cache_size`.
+    /// Number of blocks in the cache, at most `prefetch_cache_size`.
     #[must_use]
     pub fn cached_blocks(&self) -> usize {
         self.cache.len()
@@ -289,7 +289,7 @@ impl TaskBoard {
         }
     }
 
-    /// Cancels the task of a sequence; loads in flight finish and are discarded. False when there is none.
+    /// Cancels the task of a sequence; false if it has none. Loads in flight finish and are discarded.
     pub fn cancel(&mut self, seq: SeqId) -> bool {
         let Some(task) = self.tasks.remove(&seq) else { return false };
         self.queues[task.priority as usize].retain(|&queued| queued != seq);

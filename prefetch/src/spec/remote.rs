@@ -33,8 +33,8 @@ pub enum RemoteSpec {
     },
 }
 
-/// Whether a spec holds what may be a user or a password: an `@` in the URL of a Redis server. A comma in a password
-/// ends the item, so the rest of the spec is looked through too, up to the next item that has a path.
+/// Whether a spec may contain a user or a password: an `@` in the URL of a Redis server. A comma in a password ends
+/// the item, so the rest of the spec is searched too, up to the next item that has a path.
 pub(super) fn holds_credentials(spec: &str) -> bool {
     ["redis:", "rediss:"].iter().any(|scheme| {
         spec.match_indices(scheme).any(|(at, _)| {

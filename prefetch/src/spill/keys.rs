@@ -31,9 +31,9 @@ impl Contents {
 #[derive(Clone, Debug, Default)]
 struct Key {
     contents: Contents,
-    /// Writes of the block in progress.
+    /// Number of writes of the block in progress.
     pending: u32,
-    /// Writes so far.
+    /// Number of writes so far.
     writes: u32,
 }
 
@@ -41,7 +41,7 @@ struct Key {
 #[derive(Debug)]
 pub(super) struct Keys {
     state: Mutex<State>,
-    /// A write ended, or nothing more will.
+    /// Condition variable that signals the end of a write, or that the spill is closed.
     ended: Condvar,
     blocks: u32,
     block_bytes: usize,
@@ -50,7 +50,7 @@ pub(super) struct Keys {
 #[derive(Debug)]
 struct State {
     keys: Vec<Key>,
-    /// Writes of runs in progress.
+    /// Number of writes of runs in progress.
     pending: u64,
     traffic: SpillTraffic,
     closed: bool,
@@ -64,7 +64,7 @@ impl Keys {
         Self { state: Mutex::new(state), ended: Condvar::new(), blocks, block_bytes }
     }
 
-    /// Places of the blocks of a run.
+    /// Indices of the blocks of a run in the list of states.
     fn places(&self, run: &SpillRun) -> std::ops::Range<usize> {
         let first = run.region as usize * self.blocks as usize;
         first + run.blocks.start as usize..first + run.blocks.end as usize
@@ -79,7 +79,7 @@ impl Keys {
         });
     }
 
-    /// Notes that a run was written, or why not.
+    /// Records that a run was written, or the reason why it was not.
     pub(super) fn end_write(&self, run: &SpillRun, bytes: &[u8], failed: Option<Arc<str>>) {
         let contents: Vec<Contents> = match &failed {
             None => bytes.chunks_exact(self.block_bytes).map(|block| Contents::Sum(sum(block))).collect(),
@@ -127,7 +127,7 @@ impl Keys {
         lock(&self.state).traffic
     }
 
-    /// Wakes all waiting threads, for good.
+    /// Wakes all waiting threads, and lets none wait again.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.ended.notify_all();

@@ -9,11 +9,11 @@ use super::{Piece, SpillRun};
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) state: Mutex<State>,
-    /// There is something to read, or room for it.
+    /// Condition variable that signals work for readers, or room for its result.
     to_read: Condvar,
-    /// There is something to write.
+    /// Condition variable that signals work for writers.
     to_write: Condvar,
-    /// Something was read or written.
+    /// Condition variable that signals that a piece was read or written.
     ready: Condvar,
     /// Maximum number of bytes in transfer in each direction.
     limit: usize,
@@ -37,9 +37,9 @@ pub(super) struct State {
 struct Pieces {
     /// Pieces that no worker has begun to read, with their bytes.
     waiting: VecDeque<(usize, SpillRun)>,
-    /// Pieces that are read or being read, from the one that is taken next on.
+    /// Pieces that are read or being read, starting with the next to be taken.
     begun: VecDeque<Option<Piece>>,
-    /// Number of the first of these.
+    /// Number of the first piece in `begun`.
     first: u64,
 }
 
@@ -169,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// Takes the room of a write back.
+    /// Returns the staging memory of a finished write.
     pub(super) fn written(&self, bytes: usize) {
         lock(&self.state).unwritten -= bytes;
         self.ready.notify_all();

@@ -7,8 +7,8 @@ use kvblock::BlockHash;
 use super::{Spill, SpillRun};
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
-/// Blocks of a spill as an [engine](crate::engine::Engine) loads and caches them. A block of this tier is what neighbouring
-/// regions, K and V of a layer for instance, hold of one block of the spill; each region is a shard.
+/// Blocks of a spill as an [engine](crate::engine::Engine) loads and caches them. A block of this tier combines the
+/// contents of one block number in neighbouring regions, K and V of a layer for instance; each region is a shard.
 ///
 /// Names tell contents: [`key`](Self::key) has the number of writes in it, so that what was loaded before a write is not found by
 /// names from after it. Only [`Spill::write`] writes.
@@ -18,7 +18,7 @@ pub struct SpillTier {
     layout: BlockLayout,
 }
 
-/// Place and state that a key names.
+/// Position of a block in the spill, and its state, which a key names.
 struct Named {
     region: u32,
     block: u32,
@@ -66,7 +66,7 @@ impl SpillTier {
         &self.spill
     }
 
-    /// Writes of a block in all of its regions: they grow with each of them.
+    /// Number of writes of a block in all of its regions, which every write increases.
     fn writes(&self, first: u32, block: u32) -> u32 {
         let regions = first..first + self.layout.shards();
         regions.fold(0, |sum: u32, region| sum.wrapping_add(self.spill.writes(region, block)))

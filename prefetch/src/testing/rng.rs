@@ -1,4 +1,4 @@
-//! Decisions of a simulation: a function of its seed.
+//! Random decisions of a simulation, which depend on its seed alone.
 
 /// A generator of decisions (splitmix64, in few lines rather than as a dependency of this crate's users).
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! A simulated disk: short and failing calls, full disks, torn writes, killed processes and power losses.
+//! A simulated disk: short and failing calls, full disks, partial writes, killed processes and power losses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,26 +9,26 @@ use super::rng::Rng;
 use crate::sync::lock;
 use crate::tier::{Access, Volume, VolumeFile};
 
-/// Bytes that a disk writes as one: after a power loss, each holds its old or its new contents.
+/// Number of bytes that a disk writes as a unit: after a power loss, a sector has either its old or its new contents.
 const SECTOR_BYTES: usize = 512;
 
-/// Faults per 1,000 calls.
+/// Rates of faults, each per 1,000 calls.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct DiskFaults {
-    /// Reads and writes that move only part of the bytes.
+    /// Rate of reads and writes that move only part of the bytes.
     pub short: u16,
-    /// Calls that were interrupted and must be made again.
+    /// Rate of calls that are interrupted and must be repeated.
     pub interrupted: u16,
-    /// Reads that fail.
+    /// Rate of reads that fail.
     pub read: u16,
-    /// Writes that fail, after part of the bytes.
+    /// Rate of writes that fail after part of the bytes.
     pub write: u16,
-    /// Syncs that fail. The bytes since the last good one stay unsynced for good.
+    /// Rate of syncs that fail. The bytes since the last successful sync then stay unsynced permanently.
     pub sync: u16,
-    /// Opening and renaming that fail.
+    /// Rate of opening and renaming that fails.
     pub open: u16,
-    /// Share of reads with a flipped bit.
+    /// Rate of reads with a flipped bit.
     pub flip: u16,
 }
 
@@ -45,14 +45,14 @@ type ReadHook = Arc<dyn Fn(&str, u64) + Send + Sync>;
 struct Disk {
     rng: Rng,
     faults: DiskFaults,
-    /// Bytes of all files together.
+    /// Maximum number of bytes of all files together.
     capacity: u64,
     writable: bool,
     names: Names,
     /// The names after the last sync, and after each change since.
     unsynced_names: Vec<Names>,
     files: Vec<Contents>,
-    /// Bytes that are still written before the process dies.
+    /// Number of bytes that are still written before the simulated process dies.
     fuse: Option<u64>,
     is_dead: bool,
     after_sync: Option<SyncHook>,
@@ -66,7 +66,7 @@ struct Contents {
     synced: Vec<u8>,
     /// Sectors that were written since the last sync.
     dirty: BTreeSet<usize>,
-    /// Bytes for which there is room for certain.
+    /// Number of bytes that are reserved for the file.
     reserved: u64,
 }
 

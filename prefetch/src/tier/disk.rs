@@ -59,8 +59,8 @@ struct State {
     sums: FxHashMap<BlockHash, Arc<[u64]>>,
     /// Readable blocks that the index file does not name yet, with their slots, in order of writing.
     unsynced: Vec<(BlockHash, u32)>,
-    /// Slots whose blocks are gone, and whose records in the index file may still name them. While there is one, no
-    /// slot is assigned.
+    /// Slots whose blocks are gone, but whose records in the index file may still name these. While the list is not
+    /// empty, no slot is assigned.
     uncleared: Vec<u32>,
 }
 
@@ -96,7 +96,7 @@ impl DiskTier {
         Self::on(Arc::new(folder), config)
     }
 
-    /// [`Self::open`] for the files of `volume`, which no other tier uses, in place of those of the directory.
+    /// Opens the tier like [`Self::open`], on the files of `volume`, which no other tier uses, in place of a directory.
     ///
     /// # Errors
     /// Opens a tier on a given volume, with the errors of [`Self::open`] except [`TierError::Locked`] and
@@ -331,7 +331,8 @@ impl Tier for DiskTier {
 }
 
 impl Drop for DiskTier {
-    /// Blocks not yet synced would be lost, which is allowed; a failure here cannot be reported: call [`Tier::flush`] before.
+    /// Ignores blocks that are not yet synced, which may be lost, because a failure cannot be reported here: call
+    /// [`Tier::flush`] before.
     fn drop(&mut self) {
         let _ = self.flush();
     }

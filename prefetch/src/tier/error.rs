@@ -61,7 +61,7 @@ pub enum TierError {
         tier: TierName,
         /// The block.
         key: BlockHash,
-        /// Readers that hold it.
+        /// Number of readers that pin the block.
         pins: u32,
     },
     /// A buffer does not have the size that the layout requires.
@@ -77,7 +77,7 @@ pub enum TierError {
     NoSuchShard {
         /// The requested shard.
         shard: u32,
-        /// Shards of a block.
+        /// Number of shards of a block.
         shards: u32,
     },
     /// The tier holds blocks of another size or model.
@@ -88,7 +88,7 @@ pub enum TierError {
     Mismatch {
         /// The tier.
         tier: TierName,
-        /// Contents that the tier says it holds.
+        /// Contents that the tier states.
         found: Box<str>,
         /// Requested contents.
         expected: Box<str>,
@@ -200,7 +200,7 @@ pub enum TierWarning {
         reason: &'static str,
         /// The damaged index.
         kept: PathBuf,
-        /// Blocks of the new index.
+        /// Number of blocks of the new index.
         blocks: usize,
     },
     /// Some records of the index are damaged. Their blocks are lost.
@@ -216,9 +216,9 @@ pub enum TierWarning {
     NoRoomForIndex {
         /// The tier.
         tier: TierName,
-        /// Blocks that the tier will hold at most.
+        /// Number of blocks that the tier will hold at most.
         blocks: u32,
-        /// Blocks of its capacity.
+        /// Number of blocks of its capacity.
         capacity_blocks: u32,
     },
     /// The directory cannot be written. Its blocks are served, and none is added.

@@ -40,7 +40,7 @@ use seal::Seal;
 const FORMAT: u32 = 1;
 /// Name of the object that says the version of a place.
 const FORMAT_NAME: &str = "format";
-/// Length of the pause after a failed request, in lengths of the request.
+/// Length of the pause after a failed request, as a multiple of the time that the request took.
 const PAUSE_FACTOR: u32 = 4;
 /// Maximum length of the version that is read; no writer's version is nearly as long.
 const FORMAT_BYTES_MAX: u64 = 256;
@@ -59,15 +59,15 @@ pub struct RemoteConfig {
     pub namespace: String,
     /// Time limit for one request to the service, which is tried at most twice: of both tries with Redis, else of each.
     pub timeout: Duration,
-    /// After a failed request, the tier answers [`TierError::Down`] immediately for this long, so that a dead
-    /// service does not delay every lookup by its timeout; or for four times as long as the request took, if that is longer, so
-    /// that a service that hangs takes a fifth of the time at most.
+    /// Time after a failed request in which the tier immediately answers [`TierError::Down`], so that a dead service
+    /// does not delay every lookup by its timeout; four times as long as the request took, if that is longer, so that
+    /// a service that hangs takes a fifth of the time at most.
     pub retry_after: Duration,
-    /// Tags shards with MACs under this key, so that only its owners can write blocks that are served. Without a key,
-    /// everybody who can write to the storage decides what its readers compute.
+    /// Key of the MACs with which shards are tagged, so that only its owners can write blocks that are served.
+    /// Without a key, everybody who can write to the storage decides what its readers compute.
     #[setters(strip_option)]
     pub mac: Option<MacKey>,
-    /// Queue of what the calls of this tier write, find, miss and remove.
+    /// Queue into which calls of this tier report the blocks that they write, find, miss and remove.
     #[setters(strip_option)]
     pub changes: Option<Changes>,
     /// User and password of a Redis server.
@@ -154,8 +154,8 @@ impl RemoteTier {
         Self { name, layout, places, naming, seal, retry_after, clock, changes, down_until }
     }
 
-    /// Makes a request of a place, unless the service failed a moment ago. Afterwards the place is looked for before it is used,
-    /// because a client may try for seconds before it reports that a server is gone.
+    /// Sends a request to a storage place, unless the service failed a moment ago. After a failure, first checks that
+    /// the place can be reached, because a client may try for seconds before it reports that a server is gone.
     fn ask<T>(
         &self,
         place: &dyn Objects,
@@ -187,7 +187,7 @@ impl RemoteTier {
         })
     }
 
-    /// Puts what a call found of a block into the queue of changes.
+    /// Reports to the queue of changes whether a call found a block.
     fn tell(&self, key: BlockHash, held: bool) {
         if let Some(changes) = &self.changes {
             changes.tell(self.name, key, held);

@@ -52,7 +52,7 @@ pub(super) struct Contents {
     /// Format, layout and namespace.
     about: String,
     shards: usize,
-    /// Slots of the capacity.
+    /// Number of slots of the capacity.
     slots: u32,
 }
 
@@ -80,9 +80,9 @@ impl Contents {
 pub(super) struct Catalog {
     contents: Contents,
     file: Box<dyn VolumeFile>,
-    /// Distinguishes records of this store from others.
+    /// Number that distinguishes records of this store from others.
     seed: u64,
-    /// Order of writing of the next block.
+    /// Number that orders the next block among the written ones.
     next_stamp: u64,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Opened {
     pub(super) rows: Vec<SlotRecord>,
     /// Slots whose records say nothing and must be cleared before the slots are used.
     pub(super) unclear: Vec<u32>,
-    /// Slots whose records have room.
+    /// Number of slots whose records have room.
     pub(super) slots: u32,
     pub(super) warnings: Vec<TierWarning>,
 }

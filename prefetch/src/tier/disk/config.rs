@@ -32,13 +32,13 @@ pub struct DiskConfig {
     /// Keeps out blocks that are requested only once.
     #[setters(strip_option)]
     pub reuse: Option<ReuseFilter>,
-    /// Blocks between two syncs; 1 makes every write durable before it returns.
+    /// Number of blocks between two syncs; 1 makes every write durable before it returns.
     pub blocks_per_sync: u32,
-    /// Read past the system's page cache (on Linux, if the file system supports it). This suits a tier below
-    /// one in memory, which keeps what will be read again: it takes half of the processor time and no memory
+    /// Whether reads bypass the system's page cache (on Linux, if the file system supports it). This suits a tier
+    /// below one in memory, which keeps what will be read again: it takes half of the processor time and no memory
     /// for the cache.
     pub direct: bool,
-    /// Queue of what the tier holds: the blocks that it finds when it opens, and each change after that.
+    /// Queue into which the tier reports its blocks: those that it finds when it opens, and each change after that.
     #[setters(strip_option)]
     pub changes: Option<Changes>,
 }

@@ -8,11 +8,11 @@ use std::sync::Mutex;
 
 use crate::sync::lock;
 
-/// Addresses, offsets and lengths of direct reads are multiples of this, which is a multiple of every disk's
+/// Number of bytes to which addresses, offsets and lengths of direct reads are aligned: a multiple of every disk's
 /// sector size.
 const ALIGN: usize = 4096;
 
-/// Aligned buffers for reuse: as many as there were concurrent reads.
+/// Pool of aligned buffers, as many as there were concurrent reads.
 #[derive(Default)]
 pub(super) struct Direct {
     free: Mutex<Vec<Vec<u8>>>,

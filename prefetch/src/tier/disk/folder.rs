@@ -23,13 +23,14 @@ pub(super) struct Folder {
     /// Buffers of reads past the page cache; `None` if reads go through it.
     #[cfg(target_os = "linux")]
     direct: Option<Arc<Direct>>,
-    /// `None` in a folder that has no lock and cannot be written.
+    /// Lock of the folder; `None` in a folder that has no lock and cannot be written.
     _lock: Option<Lock>,
 }
 
 impl Folder {
-    /// Locks the folder, which is made when missing. A folder that cannot be written is opened for reading, which several
-    /// processes may do. Bulk reads bypass the page cache if `direct` and if the system and the file system support it.
+    /// Opens and locks a folder, which is created if missing. A folder that cannot be written is opened for reading,
+    /// which several processes may do. Bulk reads bypass the page cache if `direct` and if the system and the file
+    /// system support it.
     pub(super) fn open(tier: TierName, path: PathBuf, direct: bool) -> Result<Self, TierError> {
         let unusable = |source| TierError::Directory { tier, path: path.clone(), source };
         make_folder(&path).map_err(unusable)?;
@@ -84,7 +85,7 @@ impl Volume for Folder {
     }
 }
 
-/// Makes an empty file in a folder, which is made when missing. Reads bypass the page cache if that is possible.
+/// Creates an empty file in a folder, which is created if missing. Reads bypass the page cache if that is possible.
 pub(super) fn open_scratch(folder: &Path, name: &str) -> io::Result<FolderFile> {
     make_folder(folder)?;
     check_private(folder)?;
@@ -238,7 +239,7 @@ fn open_file(path: &Path, access: Access) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file that is locked while the tier is open; a process that dies lets go of it.
+/// A file that is locked while the tier is open; the lock ends with the process.
 struct Lock(File);
 
 enum LockError {
@@ -259,7 +260,8 @@ impl Lock {
         Self::taken(file, locked)
     }
 
-    /// Without a lock, there is no writer: a reader that meets one nevertheless finds wrong checksums.
+    /// Locks a folder for reading, if it has a lock file. Without one, there is no writer: a reader that meets one
+    /// nevertheless finds wrong checksums.
     fn shared(folder: &Path) -> Result<Option<Self>, LockError> {
         let file = match open_file(&folder.join("lock"), Access::Read) {
             Ok(file) => file,
@@ -280,7 +282,8 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Closing is not enough while a child process that is just being started has the file too.
+    /// Unlocks the file explicitly: closing it is not enough while a child process that is just being started has it
+    /// open too.
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }

@@ -10,10 +10,10 @@ const DIGEST_BYTES: usize = 16;
 const START_BYTES: usize = MAGIC.len() + 4;
 /// Maximum length of the description; no namespace is nearly as long.
 const ABOUT_MAX: u32 = 1 << 16;
-/// Records begin on a page.
+/// Number of bytes of a page; records begin on a page boundary.
 const PAGE_BYTES: u64 = 4096;
 
-/// Reading of the beginning of a file.
+/// Result of reading the beginning of a file.
 pub(super) enum Header {
     /// The description of an index.
     Of(String),

@@ -9,8 +9,8 @@ use crate::spill::{Spill, SpillShape};
 use crate::tier::{TierError, TierName};
 use crate::volume::VolumeFile;
 
-/// Makes a spill in a folder, which is made when missing. Reads bypass the page cache if that is possible. Nothing is left of
-/// the file when the process ends, however it ends (on Windows: if it ends by itself).
+/// Creates a spill in a folder, which is created if missing. Reads bypass the page cache if that is possible. The
+/// file is gone when the process ends, however it ends (on Windows: if it ends by itself).
 ///
 /// # Errors
 /// [`TierError::Directory`] for a folder that cannot be used, [`TierError::NoRoom`] where less is free than the blocks take.

@@ -11,9 +11,9 @@ use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError, TierName};
 use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 
-/// Slots start on pages, so that no write touches the page of a neighbour.
+/// Number of bytes of a page. Slots start on page boundaries, so that no write touches the page of a neighbour.
 const PAGE_BYTES: u64 = 4096;
-/// A slab ends with the last slot that starts within this many bytes.
+/// Number of bytes within which slots of a slab start: the slab ends with the last of them.
 const SLAB_BYTES: u64 = 1 << 30;
 
 /// Bytes that one block takes on disk.

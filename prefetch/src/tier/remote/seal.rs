@@ -15,9 +15,9 @@ pub struct MacKey([u8; 32]);
 #[error("a MAC key is 64 hexadecimal digits, not {characters} characters of which {digits} are such digits")]
 #[non_exhaustive]
 pub struct MacKeyError {
-    /// Characters of the text, without white space around it.
+    /// Number of characters of the text, without white space around it.
     pub characters: usize,
-    /// Hexadecimal digits among them.
+    /// Number of hexadecimal digits of the text.
     pub digits: usize,
 }
 

@@ -101,7 +101,7 @@ impl RemoteTier {
     }
 }
 
-/// A runtime of its own; it may not be dropped in a task of another runtime.
+/// A runtime for the requests of one tier; it may not be dropped in a task of another runtime.
 struct Background(Option<Runtime>);
 
 impl Drop for Background {
@@ -112,7 +112,7 @@ impl Drop for Background {
     }
 }
 
-/// Time without an answer after which a Redis server is looked for.
+/// Time without an answer after which the connection to a Redis server is checked.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// One service or directory.
@@ -146,8 +146,8 @@ impl Service {
         })
     }
 
-    /// Waits for an answer, no longer than the timeout: the client tries to connect for all of it, twice, before it reports that
-    /// no server is there.
+    /// Waits for an answer, at most for the timeout: the client tries to connect for all of it, twice, before it
+    /// reports that no server is there.
     fn wait_for_redis<T>(&self, answer: &mpsc::Receiver<T>) -> Result<T, ObjectError> {
         let until = Instant::now() + self.timeout;
         let rest = || until.saturating_duration_since(Instant::now());
@@ -194,8 +194,8 @@ impl Objects for Service {
         self.run(async move { place.delete(&name).await })
     }
 
-    /// Reads of an object cannot tell a missing bucket from an empty one, and some services create it on the first
-    /// write. Keys without permission to list buckets skip the check.
+    /// Checks that the bucket exists: reads of an object cannot tell a missing bucket from an empty one, and some
+    /// services create it on the first write. Keys without permission to list buckets skip the check.
     fn check_container(&self) -> Result<(), ObjectError> {
         match self.place.info().scheme() {
             "s3" => {}

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use crate::tier::{TierError, TierName};
 
-/// Variable of the environment with the user of a Redis server.
+/// Name of the environment variable with the user of a Redis server.
 const USERNAME: &str = "REDIS_USERNAME";
-/// Variable with the password.
+/// Name of the environment variable with the password of a Redis server.
 const PASSWORD: &str = "REDIS_PASSWORD";
-/// Variable with the path of a file that holds the password.
+/// Name of the environment variable with the path of a file that holds the password.
 const PASSWORD_FILE: &str = "REDIS_PASSWORD_FILE";
 
 /// User and password of a service. Neither is ever printed.
