@@ -37,7 +37,7 @@ pub use self::{
 pub struct DecoderConfig {
     /// Model family.
     pub family: Family,
-    /// Tokens in the vocabulary: rows of the embedding.
+    /// Number of tokens in the vocabulary: rows of the embedding.
     pub vocab_size: u32,
     /// Width of the residual stream.
     pub hidden_size: u32,
@@ -45,17 +45,17 @@ pub struct DecoderConfig {
     pub intermediate_size: u32,
     /// Number of layers.
     pub num_layers: u32,
-    /// Query heads of a layer, a multiple of `num_kv_heads`.
+    /// Number of query heads of a layer, a multiple of `num_kv_heads`.
     pub num_heads: u32,
     /// Key and value heads of a layer.
     pub num_kv_heads: u32,
-    /// Elements of a head; `num_heads * head_dim` need not be `hidden_size`.
+    /// Number of elements of a head; `num_heads * head_dim` need not be `hidden_size`.
     pub head_dim: u32,
     /// Epsilon of every RMS norm, added to the mean square.
     pub rms_norm_eps: f32,
     /// Rotary position embedding.
     pub rope: Rope,
-    /// Rotary position embedding of sliding-window layers, where it differs from `rope` (Gemma 3).
+    /// Rotary position embedding of sliding-window layers, if it differs from `rope` (Gemma 3).
     pub window_rope: Option<Rope>,
     /// Context length in tokens that the model was trained for.
     pub context_length: u32,
@@ -127,8 +127,8 @@ impl DecoderConfig {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Returns the tokens per block that an indexer selects: 1, or those of an entry of a compressed cache. `None` without an
-    /// indexer.
+    /// Returns the number of tokens per block that an indexer selects: 1, or those of an entry of a compressed cache.
+    /// `None` without an indexer.
     #[must_use]
     pub fn indexed_block(&self) -> Option<u32> {
         self.indexer?;

@@ -53,7 +53,7 @@ pub const MAX_TOP: u32 = 20;
 #[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// Divides the logits; 0 is greedy.
+    /// Temperature that divides the logits; 0 is greedy.
     pub temperature: f32,
     /// Number of the likeliest tokens to keep; 0 keeps all.
     pub top_k: u32,
@@ -73,7 +73,8 @@ pub struct Sampling {
     pub min_tokens: u32,
     /// Tokens that end the request, including the end of the sequence; only `min_tokens` uses them here.
     pub stop_ids: Vec<u32>,
-    /// Request the log-probability of every sampled token, and of this many of the likeliest; at most [`MAX_TOP`].
+    /// Number of the likeliest tokens whose log-probabilities are returned together with that of every sampled token,
+    /// at most [`MAX_TOP`]; `None` for no log-probabilities.
     #[setters(into)]
     pub log_probs: Option<u32>,
 }
@@ -82,11 +83,12 @@ pub struct Sampling {
 #[derive(Clone, Copy, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Penalties {
-    /// Divides positive logits, and multiplies others, of tokens of the prompt and the output; 1 is off.
+    /// Factor of tokens of the prompt and the output, which divides their positive logits and multiplies the others;
+    /// 1 is off.
     pub repetition: f32,
-    /// Subtracted once from the logits of tokens of the output; 0 is off.
+    /// Number that is subtracted once from the logits of tokens of the output; 0 is off.
     pub presence: f32,
-    /// Subtracted from the logits of tokens of the output for each occurrence; 0 is off.
+    /// Number that is subtracted from the logits of tokens of the output for each occurrence; 0 is off.
     pub frequency: f32,
 }
 

@@ -17,7 +17,7 @@ use self::charsmap::Charsmap;
 use self::control::Controls;
 use crate::GgufError;
 
-/// Replaces bytes that cannot be decoded yet: the end of a text may be half of a character.
+/// Character that replaces bytes that cannot be decoded yet: the end of a text may be half of a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Maximum number of consecutive blanks in a text: pre-tokenisers put each on the stack of a regular expression, which holds
@@ -33,7 +33,8 @@ pub struct Tokenizer {
     joining: OnceLock<tokenizers::Tokenizer>,
     /// Character map that is applied before normalisation, in GGUF files with a Unigram vocabulary.
     charsmap: Option<Arc<Charsmap>>,
-    /// Added before and after a text by `encode`; only GGUF metadata states it apart from the tokenizer itself.
+    /// Tokens that `encode` adds before a text (`bos`) and after it (`eos`). They are set only for GGUF files, whose
+    /// metadata has them outside of the tokenizer.
     bos: Option<u32>,
     eos: Option<u32>,
 }
@@ -145,7 +146,8 @@ pub struct DecodeStream<T> {
     emitted: usize,
 }
 
-/// Maximum window: a longer one can end in the middle of a character only if the tokens are noise, and is cut there.
+/// Maximum length of the window in tokens: a longer one can end in the middle of a character only if the tokens are
+/// noise, and is cut there.
 const MAX_WINDOW: usize = 256;
 
 impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
@@ -261,7 +263,7 @@ pub enum TokenizerError {
         /// Bytes of the token.
         bytes: usize,
     },
-    /// SentencePiece's character map is not safe to walk.
+    /// SentencePiece's character map has entries that lead outside of it.
     #[error("the precompiled map of characters is damaged: {reason}")]
     Charsmap {
         /// The defect.
@@ -286,7 +288,7 @@ pub enum TokenizerError {
     /// The text has more consecutive blanks than pre-tokenisers support.
     #[error("the text has {blanks} blanks in a row, the limit is {MAX_BLANKS}")]
     Blanks {
-        /// Characters of the run.
+        /// Number of characters of the run.
         blanks: usize,
     },
     /// A text cannot be encoded.

@@ -135,7 +135,7 @@ impl Tensor<'_> {
 pub struct Size {
     /// Bytes, either as stored or as loaded.
     pub bytes: u64,
-    /// Elements.
+    /// Number of elements.
     pub elements: u64,
 }
 
@@ -312,7 +312,7 @@ pub enum WeightError {
     NoModel {
         /// The directory.
         path: PathBuf,
-        /// Whether it has weights in PyTorch's own format.
+        /// Whether the folder has weights in PyTorch's own format.
         pickled: bool,
     },
     /// A file is not GGUF, and its name tells its format.
@@ -339,7 +339,7 @@ pub enum WeightError {
     Missing {
         /// The name looked for.
         name: String,
-        /// Role that needs it.
+        /// Role that needs the tensor.
         role: Role,
         /// The file or directory.
         path: PathBuf,
@@ -347,7 +347,7 @@ pub enum WeightError {
     /// There are tensors that nothing reads.
     #[error("{path} has tensor {name}, which the model does not use{others}", path = path.display(), others = others(*count))]
     Extra {
-        /// The first of them.
+        /// Name of the first unread tensor.
         name: String,
         /// Number of tensors.
         count: usize,

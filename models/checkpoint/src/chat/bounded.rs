@@ -274,12 +274,12 @@ impl Budget {
     }
 }
 
-/// A number among arguments, 0 if it is none.
+/// Converts an argument to a number; 0 if it is not one.
 fn number(value: Option<&Value>) -> usize {
     value.and_then(Value::as_usize).unwrap_or(0)
 }
 
-/// Text that is charged as it grows.
+/// Text of a rendering whose bytes are charged to the budget as it grows.
 struct Text<'a> {
     budget: &'a Budget,
     text: String,
@@ -293,7 +293,7 @@ impl fmt::Write for Text<'_> {
     }
 }
 
-/// JSON that is charged as it grows.
+/// JSON of a rendering whose bytes are charged to the budget as it grows.
 struct Json<'a> {
     budget: &'a Budget,
     bytes: Vec<u8>,

@@ -23,7 +23,10 @@ pub struct Quantized {
 }
 
 impl Quantized {
+    /// Creates a checkpoint whose matrices are quantised when they are loaded.
+    ///
     /// # Errors
+    ///
     /// The errors are those of [`Checkpoint::quantize`].
     pub(super) fn new(
         checkpoint: Checkpoint,

@@ -10,7 +10,7 @@ use super::{ConfigError, DecoderConfig, Rope};
 pub struct CompressedConfig {
     /// Width of the latent that queries are projected from.
     pub q_rank: u32,
-    /// Groups of heads in the first half of the output projection.
+    /// Number of groups of heads in the first half of the output projection.
     pub output_groups: u32,
     /// Rank of the output of each group.
     pub output_rank: u32,
@@ -22,9 +22,9 @@ pub struct CompressedConfig {
 }
 
 impl CompressedConfig {
-    /// Attention with queries from a latent of `q_rank` numbers, and an output projection through `output_rank` numbers for each
-    /// of `output_groups` groups of heads. `compressors` has an element for each layer; layers with a compressor rotate by
-    /// `rope`.
+    /// Settings of attention with queries from a latent of `q_rank` numbers, and an output projection through
+    /// `output_rank` numbers for each of `output_groups` groups of heads. `compressors` has an element for each
+    /// layer; layers with a compressor rotate by `rope`.
     #[must_use]
     pub fn new(
         q_rank: u32,
@@ -40,10 +40,10 @@ impl CompressedConfig {
 /// Compression of tokens into entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compressor {
-    /// Tokens from one entry to the next.
+    /// Number of tokens from one entry to the next.
     pub ratio: u32,
-    /// Whether an entry is made of two such windows and an indexer selects the entries of a query (C4A); otherwise it is made of
-    /// one window, and all entries are attended (C128A).
+    /// Whether an entry is made of two windows of `ratio` tokens and an indexer selects the entries of a query (C4A);
+    /// otherwise it is made of one window, and all entries are attended (C128A).
     pub indexed: bool,
 }
 
@@ -71,9 +71,9 @@ impl Compressor {
 /// al., 2026).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HyperConfig {
-    /// Residual streams.
+    /// Number of residual streams.
     pub streams: u32,
-    /// Iterations of Sinkhorn-Knopp that make a mix doubly stochastic.
+    /// Number of iterations of Sinkhorn-Knopp that make a mix doubly stochastic.
     pub rounds: u32,
     /// Epsilon added to weights and to their divisors.
     pub eps: f32,

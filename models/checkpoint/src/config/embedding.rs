@@ -48,10 +48,10 @@ pub struct Embedding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct LogitScore {
-    /// Token that says that it is relevant, such as "yes".
+    /// Token that says that the document is relevant, such as "yes".
     #[serde(rename = "true_token_id")]
     pub relevant: u32,
-    /// Token that says that it is not, such as "no". Without it, the score is the other token's logit.
+    /// Token that says that the document is not relevant, such as "no". Without it, the score is the other token's logit.
     #[serde(default, rename = "false_token_id")]
     pub irrelevant: Option<u32>,
 }
@@ -59,11 +59,11 @@ pub struct LogitScore {
 /// Lengths of the leading parts of embeddings that are embeddings too, by Matryoshka representation learning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lengths {
-    /// The whole alone.
+    /// The full length alone.
     Whole,
-    /// These, in elements.
+    /// The listed lengths, in elements.
     Listed(Vec<u32>),
-    /// Any.
+    /// Any length.
     Any,
 }
 

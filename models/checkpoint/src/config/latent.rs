@@ -9,27 +9,27 @@ pub struct LatentConfig {
     pub q_rank: Option<u32>,
     /// Width of the latent of keys and values, which the cache stores.
     pub kv_rank: u32,
-    /// Dimensions of a head's queries and keys without rope.
+    /// Number of dimensions of a head's queries and keys without rope.
     pub nope_dim: u32,
-    /// Dimensions of a head's queries and keys with rope. All heads share those of the keys.
+    /// Number of dimensions of a head's queries and keys with rope. All heads share those of the keys.
     pub rope_dim: u32,
-    /// Dimensions of a head's values.
+    /// Number of dimensions of a head's values.
     pub value_dim: u32,
 }
 
 /// Indexer that selects the tokens that a query attends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexerConfig {
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: u32,
-    /// Dimensions of a head. The same number rotates as in attention.
+    /// Number of dimensions of a head. The same number rotates as in attention.
     pub head_dim: u32,
-    /// Number of tokens that it selects for a query.
+    /// Number of tokens that the indexer selects for a query.
     pub top_k: u32,
 }
 
 impl LatentConfig {
-    /// Elements of a cached token.
+    /// Number of elements of a cached token.
     #[must_use]
     pub fn cached(&self) -> u32 {
         self.kv_rank + self.rope_dim

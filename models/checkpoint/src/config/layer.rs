@@ -77,7 +77,7 @@ pub struct Temperature {
     pub attn_scale: f64,
     /// Number of the first position: 0 or 1.
     pub first: u32,
-    /// Whether it also applies to layers with rope.
+    /// Whether the norm also applies to layers with rope.
     pub all_layers: bool,
 }
 

@@ -5,13 +5,13 @@ use super::ConfigError;
 /// The experts of a layer, and their routing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MoeConfig {
-    /// Experts of a layer.
+    /// Number of experts of a layer.
     pub num_experts: u32,
     /// Number of experts that each row uses.
     pub top_k: u32,
-    /// Width inside an expert.
+    /// Width inside the MLP of an expert.
     pub inner_size: u32,
-    /// Width inside the shared expert.
+    /// Width inside the MLP of the shared expert.
     pub shared_size: Option<u32>,
     /// Rule that selects and weights experts.
     pub router: Router,

@@ -6,11 +6,11 @@ use super::ConfigError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct NsaConfig {
-    /// Tokens of a block, whose keys and values have a mean, and which is selected as a whole.
+    /// Number of tokens of a block, whose keys and values have a mean, and which is selected as a whole.
     pub block_size: u32,
     /// Maximum number of blocks that a query attends in full, including the [always selected](Self::FORCED) ones.
     pub block_counts: u32,
-    /// Tokens of the window, including the query's own.
+    /// Number of tokens of the window, including the query's own.
     pub window_size: u32,
 }
 
@@ -21,7 +21,7 @@ impl NsaConfig {
     pub const INIT_BLOCKS: u32 = 1;
     /// Last blocks that every query selects: its own and the one before.
     pub const LOCAL_BLOCKS: u32 = 2;
-    /// Blocks that every query selects, if there are that many.
+    /// Number of blocks that every query selects, if there are that many.
     pub const FORCED: u32 = Self::INIT_BLOCKS + Self::LOCAL_BLOCKS;
 
     /// Attention to `block_counts` selected blocks of `block_size` tokens, and to a window of `window_size` tokens.

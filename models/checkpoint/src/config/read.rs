@@ -20,7 +20,7 @@ impl DecoderConfig {
         Self::from_hf_json(&read(dir.as_ref(), "config.json")?, generation.as_deref())
     }
 
-    /// Reads the text of `config.json` and, where it exists, of `generation_config.json`.
+    /// Reads the text of `config.json` and, if it exists, of `generation_config.json`.
     ///
     /// # Errors
     /// Any [`ConfigError`] except `Io` and those of GGUF.

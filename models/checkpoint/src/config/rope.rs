@@ -9,7 +9,7 @@ use super::{ConfigError, DecoderConfig};
 pub struct Rope {
     /// Base of the geometric series of wavelengths.
     pub theta: f64,
-    /// Leading elements of a head that rotate; the rest passes unchanged.
+    /// Number of leading elements of a head that rotate; the rest passes unchanged.
     pub rotary_dims: u32,
     /// Elements that form a rotated pair.
     pub pairing: Pairing,
@@ -34,7 +34,7 @@ pub enum RopeScaling {
     None,
     /// All frequencies divided by `factor` (position interpolation, Chen et al., 2023).
     Linear {
-        /// Stretch.
+        /// Divisor of all frequencies.
         factor: f64,
     },
     /// Llama 3.1: low frequencies are divided, high ones kept, and those in between blended.
@@ -45,7 +45,7 @@ pub enum RopeScaling {
         low_freq_factor: f64,
         /// Wavelengths below `original_context / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// Tokens of the original training context.
+        /// Number of tokens of the original training context.
         original_context: f64,
     },
     /// YaRN (Peng et al., 2023).
@@ -72,7 +72,7 @@ pub enum RopeScaling {
         factors: Vec<f32>,
         /// Divisors of shorter contexts, if they differ.
         short: Option<ShortFactors>,
-        /// Multiplies sine and cosine.
+        /// Factor on sine and cosine.
         attention_factor: f64,
     },
 }
@@ -82,7 +82,7 @@ pub enum RopeScaling {
 pub struct ShortFactors {
     /// Divisors, `[rotary_dims / 2]`.
     pub factors: Vec<f32>,
-    /// Tokens of that context.
+    /// Number of tokens of that context.
     pub original_context: u32,
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn of_gguf(file: &Gguf) -> Result<Option<Sampling>, ConfigError> {
     Ok(stated.sampling())
 }
 
-/// A number of tokens; below 0, which stands for all, it is 0.
+/// Converts a number of tokens; numbers below 0, which stand for all tokens, become 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -65,7 +65,7 @@ fn count(number: f64) -> u32 {
 }
 
 impl Stated {
-    /// The parameters, of which those that are not stated change nothing. A value that is out of its range counts as not stated.
+    /// Returns the sampling parameters. Parameters that are not stated, or whose value is out of range, change nothing.
     fn sampling(self) -> Option<Sampling> {
         let in_range = Self {
             temperature: self.temperature.filter(|t| t.is_finite() && *t >= 0.0),

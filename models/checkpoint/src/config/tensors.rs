@@ -75,7 +75,7 @@ impl DecoderConfig {
         self.compressed.as_ref().expect("the configuration has compressed entries")
     }
 
-    /// Elements between the two output projections by groups.
+    /// Number of elements between the two output projections by groups.
     pub(crate) fn group_width(&self) -> u32 {
         self.entries().output_groups * self.entries().output_rank
     }

@@ -19,7 +19,7 @@ pub struct Dry {
     pub multiplier: f32,
     /// Factor for each further token.
     pub base: f32,
-    /// Tokens of the shortest match that is penalised.
+    /// Number of tokens of the shortest match that is penalised.
     pub allowed_length: u32,
     /// Tokens that end matches: line breaks, quotation marks and the like. A vocabulary has thousands of them.
     #[setters(skip)]

@@ -17,7 +17,7 @@ pub enum SamplingError {
     /// A listed token is outside the vocabulary.
     #[error("{list}: token {token} is outside the vocabulary of {vocab}")]
     Token {
-        /// The parameter that lists it.
+        /// The parameter that lists the token.
         list: &'static str,
         /// The token.
         token: u32,
@@ -37,7 +37,7 @@ pub enum SamplingError {
     MaskWords {
         /// Index of the sample in the step.
         sample: usize,
-        /// Words of its mask.
+        /// Number of words of its mask.
         words: usize,
         /// Number of words that are needed.
         expected: usize,

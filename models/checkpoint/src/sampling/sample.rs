@@ -7,13 +7,14 @@ use super::LogitAdjustments;
 /// A token to sample after a step; several may follow one slice. [`Sampler`](super::Sampler) makes the samples of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// Index of the slice after whose last row it is sampled.
+    /// Index of the slice after whose last row the token is sampled.
     pub slice: usize,
     /// Temperature, filters and noise.
     pub spec: Spec,
     /// Masks, biases and penalties that are applied before.
     pub adjust: LogitAdjustments<'a>,
-    /// Return its log-probability, and those of this many of the likeliest tokens, at most [`MAX_TOP`](super::MAX_TOP).
+    /// Number of the likeliest tokens whose log-probabilities are returned together with its own, at most
+    /// [`MAX_TOP`](super::MAX_TOP); `None` for no log-probabilities.
     pub log_probs: Option<u32>,
 }
 
@@ -24,7 +25,7 @@ impl Sample<'_> {
         Self { slice, spec, adjust: LogitAdjustments::default(), log_probs: None }
     }
 
-    /// The likeliest token.
+    /// A sample of the likeliest token.
     #[must_use]
     pub fn greedy(slice: usize) -> Self {
         Self::new(slice, Spec::GREEDY)
@@ -35,21 +36,21 @@ impl Sample<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Spec {
-    /// 0 is greedy.
+    /// Temperature that divides the logits; 0 is greedy.
     pub temperature: f32,
-    /// Smallest set of tokens whose mass reaches this; 1 keeps all.
+    /// Probability mass that the kept tokens must reach; 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens of at least this share of the likeliest one's probability; 0 keeps all.
+    /// Minimum probability of a kept token, relative to the likeliest one; 0 keeps all.
     pub min_p: f32,
-    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    /// Number of the likeliest tokens to keep; 0 keeps all.
     pub top_k: u32,
-    /// Seed, low half.
+    /// Lower half of the seed.
     pub seed_low: u32,
-    /// Seed, high half.
+    /// Upper half of the seed.
     pub seed_high: u32,
     /// Position of the sampled token: with the seed it determines the noise.
     pub position: u32,
-    /// 1 if minus infinity marks a forbidden token; otherwise a logit of minus infinity is an error.
+    /// Flag: 1 if minus infinity marks a forbidden token; otherwise a logit of minus infinity is an error.
     pub masked: u32,
 }
 

@@ -8,7 +8,7 @@ use super::{Allowed, LogitAdjustments, LogitBias, Sample, Sampling, Spec, TokenC
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Empty if no penalty is on.
+    /// Occurrences of tokens so far; empty if no penalty is on.
     counts: TokenCounts,
     output_tokens: u32,
     /// Prompt and output; empty if repetitions are not penalised.

@@ -14,7 +14,7 @@ use tokenizers::tokenizer::{OffsetReferential, OffsetType};
 use super::control::BREAK;
 use super::{Tokenizer, TokenizerError};
 
-/// A character map that is safe to walk: no entry leads out of it.
+/// A character map in which no entry leads outside of the map.
 #[derive(Clone, Debug)]
 pub(super) struct Charsmap {
     units: Vec<usize>,
@@ -22,7 +22,8 @@ pub(super) struct Charsmap {
 }
 
 impl Charsmap {
-    /// Checks that no text makes a walk leave the units, and that every result is a position in the texts. O(bytes * 256).
+    /// Reads a map, and checks that no text leads outside of its units and that every result is a position in the
+    /// texts. O(bytes * 256).
     ///
     /// # Errors
     /// [`TokenizerError::Charsmap`].

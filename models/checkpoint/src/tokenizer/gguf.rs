@@ -54,7 +54,7 @@ enum Pre {
     SmolLm,
     /// Llama 3: up to three digits together; tokens that are whole words skip the merges.
     Llama3,
-    /// Phi 4, GLM 4: the same rules, but every word goes through the merges.
+    /// Phi 4, GLM 4: the rules of Llama 3, but every word goes through the merges.
     Dbrx,
     /// Qwen2: like Llama 3 with single digits, on text in normal form C.
     Qwen2,
@@ -64,7 +64,7 @@ enum Pre {
     Tekken,
     /// DeepSeek LLM, V2: lines, words of letters with a case, punctuation, Chinese and Korean, digits one by one.
     DeepSeekLlm,
-    /// DeepSeek Coder: the same with words of all letters.
+    /// DeepSeek Coder: like DeepSeek LLM, with words of all letters.
     DeepSeekCoder,
     /// DeepSeek V3: up to three digits, Chinese and Japanese, then the rest; marks begin Latin words.
     DeepSeekV3,

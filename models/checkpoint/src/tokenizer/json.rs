@@ -7,7 +7,7 @@ use tokenizers::Error;
 
 use super::{TokenizerError, charsmap::Charsmap, unigram};
 
-/// The parts of the file that the crate does not check.
+/// Parts of the file that the `tokenizers` crate does not check.
 #[derive(serde::Deserialize)]
 struct Trusted {
     /// Decoder, which the parser unwraps: a truncated file may end within it.

@@ -15,7 +15,7 @@ use super::TokenizerError;
 use super::gguf_vocab::{token_type, token_types, vocab};
 use crate::{Gguf, GgufError};
 
-/// Represents a blank in tokens.
+/// Character that represents a blank in tokens.
 pub(super) const BLANK: &str = "\u{2581}";
 
 const SCORES: &str = "tokenizer.ggml.scores";

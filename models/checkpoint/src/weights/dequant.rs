@@ -178,7 +178,7 @@ pub fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     ((low & 0xF) | ((packed[j - 4] >> 6) << 4), (low >> 4) | ((packed[j] >> 6) << 4))
 }
 
-/// `Q4_K` and `Q5_K`: 4 runs of 64 elements, low nibbles first; `fifth(run_half, lane)` is the extra bit.
+/// Dequantises `Q4_K` and `Q5_K`: 4 runs of 64 elements, low nibbles first; `fifth(run_half, lane)` is the extra bit.
 fn k_nibbles(head: &[u8], nibbles: &[u8], out: &mut [f32], fifth: impl Fn(usize, usize) -> u8) {
     let (d, dmin) = (f16_at(head, 0), f16_at(head, 2));
     for (run, (bytes, values)) in nibbles.chunks_exact(32).zip(out.chunks_exact_mut(64)).enumerate() {
@@ -226,7 +226,7 @@ pub fn q3_scale(packed: &[u8], j: usize) -> i8 {
     (low | high << 4).cast_signed() - 32
 }
 
-/// Element `i` of a block of `Q3_K`, from 0 to 7, of which 4 is zero.
+/// Returns the code of element `i` of a block of `Q3_K`, from 0 to 7; code 4 stands for zero.
 #[must_use]
 pub fn q3_code(block: &[u8], i: usize) -> u8 {
     bit_pair(&block[32..96], i) | (block[i % 32] >> (i / 32) & 1) << 2

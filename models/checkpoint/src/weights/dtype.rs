@@ -126,7 +126,7 @@ impl Dtype {
         }
     }
 
-    /// Elements in one block; 1 for the plain types.
+    /// Number of elements in one block; 1 for the plain types.
     pub const fn block_elems(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,

@@ -35,11 +35,11 @@ pub struct GgufTensor {
     pub name: String,
     /// Row-major extents, outermost first (the file stores them innermost first).
     pub shape: Vec<usize>,
-    /// ggml's number of the storage type.
+    /// Number by which ggml identifies the storage type.
     pub type_id: u32,
     /// The storage type, if it is implemented.
     pub dtype: Option<Dtype>,
-    /// Index of the file that holds it, in a split model.
+    /// Index of the file that holds the tensor, in a split model.
     file: usize,
     /// Range of the data in the file; empty if the type, and with it the size, is unknown.
     range: Range<usize>,

@@ -58,14 +58,14 @@ fn scale_at(dtype: Dtype) -> usize {
     if dtype == Dtype::Q6_K { 208 } else { 0 }
 }
 
-/// Two nibbles a byte: the first half of the elements are low ones.
+/// Writes codes as nibbles, two per byte: codes of the first half of the elements are the low ones.
 fn put_nibbles(out: &mut [u8], codes: impl Fn(usize) -> u8) {
     for (i, byte) in out[..16].iter_mut().enumerate() {
         *byte = codes(i) & 0xF | (codes(i + 16) & 0xF) << 4;
     }
 }
 
-/// Fifth bits in four bytes, then nibbles.
+/// Writes codes of five bits: their fifth bits in four bytes, then nibbles.
 fn put_five_bits(out: &mut [u8], codes: impl Fn(usize) -> u8) {
     let fifth = (0..32).fold(0_u32, |bits, i| bits | u32::from(codes(i) >> 4 & 1) << i);
     out[..4].copy_from_slice(&fifth.to_le_bytes());

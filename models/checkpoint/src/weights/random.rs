@@ -28,7 +28,7 @@ use crate::{CompressorPart, DecoderConfig};
 pub struct RandomWeights {
     spec: RandomSpec,
     tensors: BTreeMap<String, Role>,
-    /// `[Dtype::ALL]`
+    /// Random blocks of each type, `[Dtype::ALL]`.
     slabs: [OnceLock<Slab>; Dtype::ALL.len()],
 }
 
@@ -46,7 +46,7 @@ impl RandomWeights {
         &self.spec.config
     }
 
-    /// The model.
+    /// The spec that describes the model.
     #[must_use]
     pub fn spec(&self) -> &RandomSpec {
         &self.spec

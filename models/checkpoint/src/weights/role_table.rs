@@ -35,7 +35,7 @@ impl Each for HyperPart {
     }
 }
 
-/// Numbers of experts.
+/// Roles of single experts are distinguished by the number of the expert.
 impl Each for u32 {
     fn each(config: &DecoderConfig) -> Vec<Self> {
         (0..config.moe.as_ref().map_or(0, |moe| moe.num_experts)).collect()

@@ -71,7 +71,7 @@ pub(super) fn routed(
     Ok(())
 }
 
-/// Whether a tensor belongs to the layers after the last, which draft tokens.
+/// Whether a tensor belongs to the layers after the model's last, which draft tokens.
 pub(super) fn drafts(decoder: &DecoderConfig, name: &str) -> bool {
     name.starts_with(&format!("model.layers.{}.", decoder.num_layers))
 }
@@ -194,12 +194,12 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// Numbers of functions from a router's logits to scores.
+/// Numbers by which GGUF files name the functions from a router's logits to scores.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
-/// Groups of experts, and the number of groups that are eligible. Files of V2 older than these keys do not say: 160 experts mean
-/// the large V2, V2.5 or Coder V2, where 3 of 8 groups are eligible.
+/// Returns the number of groups of experts, and of groups that are eligible. Files of V2 older than these keys do not
+/// state them: 160 experts mean the large V2, V2.5 or Coder V2, with 3 of 8 groups eligible.
 fn gguf_groups(keys: &Keys<'_>, gating: u32) -> Result<[u32; 2], ConfigError> {
     let large = gating == SOFTMAX && keys.u32("expert_count")? == Some(160);
     let [groups, top] = if large { [8, 3] } else { [1, 1] };

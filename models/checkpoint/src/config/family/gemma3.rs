@@ -18,7 +18,7 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Layers per period, the last of which has full attention.
+/// Number of layers per period; the last layer of a period has full attention.
 const PERIOD: u32 = 6;
 
 /// Rope bases in layers with a window, and in the others.
@@ -26,7 +26,7 @@ const THETAS: [f64; 2] = [10_000.0, 1_000_000.0];
 
 const ACTIVATION: &str = "gelu_pytorch_tanh";
 
-/// Facts that no checkpoint states.
+/// Sets the values that no checkpoint states.
 fn complete(decoder: &mut DecoderConfig) {
     decoder.qk_norm = QkNorm::Rms;
     decoder.norms = BlockNorms::Around;

@@ -23,13 +23,13 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Tokens of a chunk, and of a step of the query scale, in both published models.
+/// Number of tokens of a chunk, and of a step of the query scale, in both published models.
 const CHUNK: u32 = 8192;
 
 /// Distance between layers without rope.
 const INTERVAL: u32 = 4;
 
-/// GGUF's number of the sigmoid as router function.
+/// Number by which GGUF files name the sigmoid as router function.
 const SIGMOID: u32 = 2;
 
 /// Reads GGUF metadata. It does not state chunks, rope and head norms: they are those of the published models, as in llama.cpp,

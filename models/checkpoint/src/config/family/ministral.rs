@@ -2,7 +2,7 @@ use super::{Hf, Spec};
 use crate::Family;
 use crate::config::hf::{KvHeads, Plain, reaches, window};
 
-/// GGUF files of these models name the llama architecture.
+/// Specification of the family. GGUF files of these models name the llama architecture.
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
         model_type: "ministral",

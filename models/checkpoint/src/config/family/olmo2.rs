@@ -29,7 +29,7 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Facts that no checkpoint states.
+/// Sets the values that no checkpoint states.
 fn complete(decoder: &mut DecoderConfig) {
     decoder.norms = BlockNorms::Behind;
     decoder.qk_norm = QkNorm::Whole;

@@ -10,13 +10,13 @@ pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
     pub(in crate::config) kv_heads: KvHeads,
     pub(in crate::config) head_dim: HeadDim,
-    /// Field of the MLP width of dense layers.
+    /// Name of the field for the MLP width of dense layers.
     pub(in crate::config) inner_size: &'static str,
     pub(in crate::config) rms_norm_eps: f32,
     pub(in crate::config) tied: bool,
     pub(in crate::config) rope: fn(&Fields, &RopeSite) -> Result<Rope, ConfigError>,
     pub(in crate::config) rope_theta: f64,
-    /// Rotated fraction of a head if no field states it; `None` if a field must not.
+    /// Fraction of a head that is rotated if no field states it; `None` if the family always rotates whole heads.
     pub(in crate::config) partial_rotary: Option<f64>,
     /// Elements that form a rotated pair.
     pub(in crate::config) pairing: Pairing,
@@ -42,7 +42,7 @@ pub(in crate::config) enum HeadDim {
     Default(u32),
     /// The given number, if the field is absent or `null`.
     Always(u32),
-    /// The family sets it from another field.
+    /// The family's own reader sets the size from another field.
     Elsewhere,
 }
 

@@ -8,7 +8,7 @@ use crate::{ConfigError, Pairing, Rope, RopeScaling, ShortFactors};
 
 /// Parameters of a rotation other than its fields.
 pub(in crate::config) struct RopeSite {
-    /// Dimensions of a head that rotate.
+    /// Number of dimensions of a head that rotate.
     pub(in crate::config) rotary_dims: u32,
     pub(in crate::config) context_length: u32,
     /// Rope base if no field states it.

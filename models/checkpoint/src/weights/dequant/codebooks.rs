@@ -1,7 +1,7 @@
 //! Codebooks of the types below four bits: the points of ggml's quantisers (`ggml-common.h`). An entry holds the index of each
 //! coordinate in two or three bits, the first in the lowest.
 
-/// Eight coordinates of 8, 25 and 43.
+/// Codebook of `IQ2_XXS`: points of eight coordinates, each 8, 25 or 43.
 #[rustfmt::skip]
 pub(super) const IQ2_XXS: [u16; 256] = [
     0, 2, 5, 8, 10, 17, 20, 32, 34, 40, 42, 65, 68, 80, 88, 97, 100, 128, 130, 138,
@@ -19,7 +19,7 @@ pub(super) const IQ2_XXS: [u16; 256] = [
     37248, 37445, 37888, 37922, 37956, 38225, 39041, 39200, 40962, 41040, 41093, 41225, 41472, 42008, 43088, 43268,
 ];
 
-/// As [`IQ2_XXS`], twice as many points.
+/// Codebook of `IQ2_XS`: twice as many points as [`IQ2_XXS`], with the same coordinates.
 #[rustfmt::skip]
 pub(super) const IQ2_XS: [u16; 512] = [
     0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85,
@@ -50,7 +50,7 @@ pub(super) const IQ2_XS: [u16; 512] = [
     43040, 43042, 43048, 43168, 43176, 43268, 43396, 43398, 43560, 43562, 43665, 43690,
 ];
 
-/// As [`IQ2_XXS`], four times as many.
+/// Codebook of `IQ2_S`: four times as many points as [`IQ2_XXS`], with the same coordinates.
 #[rustfmt::skip]
 pub(super) const IQ2_S: [u16; 1024] = [
     0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85,
@@ -107,7 +107,7 @@ pub(super) const IQ2_S: [u16; 1024] = [
     43554, 43560, 43656, 43690,
 ];
 
-/// Four coordinates of 4, 12, 20, 28, 36, 44, 52 and 62.
+/// Codebook of `IQ3_XXS`: points of four coordinates, each 4, 12, 20, 28, 36, 44, 52 or 62.
 #[rustfmt::skip]
 pub(super) const IQ3_XXS: [u16; 256] = [
     0, 2, 4, 9, 11, 15, 16, 18, 25, 34, 59, 61, 65, 67, 72, 74, 81, 85, 88, 90,
@@ -125,7 +125,7 @@ pub(super) const IQ3_XXS: [u16; 256] = [
     3626, 3670, 3680, 3722, 3749, 3754, 3776, 3789, 3803, 3824, 3857, 3873, 3904, 3906, 3924, 3992,
 ];
 
-/// Four coordinates of 1, 3, 5 and so on to 15.
+/// Codebook of `IQ3_S`: points of four coordinates, each an odd number from 1 to 15.
 #[rustfmt::skip]
 pub(super) const IQ3_S: [u16; 512] = [
     0, 1, 2, 5, 7, 8, 9, 10, 12, 14, 16, 17, 21, 27, 32, 34, 37, 39, 41, 43,
@@ -156,7 +156,7 @@ pub(super) const IQ3_S: [u16; 512] = [
     3805, 3819, 3841, 3845, 3851, 3856, 3880, 3922, 3938, 3970, 3993, 4032,
 ];
 
-/// Eight coordinates of -1, 0 and 1, of `IQ1_S` and `IQ1_M`.
+/// Codebook of `IQ1_S` and `IQ1_M`: points of eight coordinates, each -1, 0 or 1.
 #[rustfmt::skip]
 pub(super) const IQ1: [u16; 2048] = [
     0, 2, 5, 8, 10, 17, 21, 32, 34, 40, 42, 69, 81, 84, 86, 101, 128, 130, 136, 138,

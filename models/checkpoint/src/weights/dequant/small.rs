@@ -10,7 +10,7 @@ const IQ3: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
 /// Shift of all coordinates of IQ1, up or down.
 const DELTA: f32 = 0.125;
 
-/// Powers of three modulo 256, whose product with a byte has the digits of the byte at the top.
+/// Powers of three modulo 256: the product of a byte with one of them has a ternary digit of the byte at its top.
 const THREES: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// The eight signs of an index of seven bits: an even number of them is negative.

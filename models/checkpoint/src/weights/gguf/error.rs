@@ -109,7 +109,7 @@ pub enum GgufError {
     SplitTensors {
         /// Number of tensors in all files.
         found: usize,
-        /// Number of them as the first file says.
+        /// Number of tensors that the first file states.
         want: i64,
     },
     /// `general.alignment` is not usable.
@@ -117,7 +117,7 @@ pub enum GgufError {
     Alignment {
         /// The value.
         value: u64,
-        /// The largest one taken.
+        /// Largest alignment that is accepted.
         limit: u64,
     },
     /// The size of a tensor overflows.
@@ -135,7 +135,7 @@ pub enum GgufError {
         tensor: String,
         /// Innermost extent of the tensor.
         row: u64,
-        /// Elements in a block.
+        /// Number of elements in a block.
         block: usize,
         /// Storage type of the tensor.
         dtype: &'static str,

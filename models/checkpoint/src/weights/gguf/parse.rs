@@ -4,7 +4,8 @@ use std::{borrow::Cow, collections::HashSet};
 
 use super::{Array, Dtype, GgufError, GgufTensor, Value};
 
-/// Limits. Real files stay far below them; they stop headers of a few bytes that ask for gigabytes.
+/// Limits on sizes. Real files stay far below them; they stop headers of a few bytes that would make a reader
+/// allocate gigabytes.
 mod cap {
     pub(super) const METADATA: u64 = 1 << 16;
     pub(super) const TENSORS: u64 = 1 << 18;
@@ -235,7 +236,7 @@ fn dtype(type_id: u32) -> Option<Dtype> {
     })
 }
 
-/// `enum ggml_type`; numbers that are missing were removed from ggml.
+/// Returns ggml's name of a storage type; ggml has removed the types of missing numbers.
 pub(super) fn type_name(type_id: u32) -> Cow<'static, str> {
     if let Some(dtype) = dtype(type_id) {
         return Cow::Borrowed(dtype.name());

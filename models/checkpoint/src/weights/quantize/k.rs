@@ -2,14 +2,14 @@
 
 use super::code::{code, inverse, put};
 
-/// Numbers of a block.
+/// Number of elements of a block.
 const BLOCK: usize = 256;
 
 /// Number of scales that are tried for a run, in addition to the one from its range: some clip the outermost numbers, some leave
 /// space for them.
 const TRIED: i8 = 6;
 
-/// Distance between them, in codes.
+/// Distance between the scales that are tried for a run, in codes.
 const DISTANCE: f32 = 0.15;
 
 /// Scale and minimum of a block, whose numbers are `scale * code - minimum`.
@@ -64,7 +64,7 @@ fn by_32(x: &[f32], max: u8, head: &mut [u8]) -> [u8; BLOCK] {
     })
 }
 
-/// Eight pairs of six bits in 12 bytes: four whole ones, whose top bits are those of the other four.
+/// Writes eight pairs of six bits into 12 bytes: four whole ones, whose top bits are those of the other four.
 fn put_pairs(out: &mut [u8], pairs: &[[u8; 2]; 8]) {
     for j in 0..4 {
         let ([scale, minimum], [next_scale, next_minimum]) = (pairs[j], pairs[j + 4]);

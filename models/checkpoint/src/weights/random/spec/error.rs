@@ -9,7 +9,7 @@ use crate::{ConfigError, Dtype};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
-    /// Neither a built-in shape nor a RON file.
+    /// The shape is neither a built-in one nor a RON file.
     #[error(
         "unknown shape {shape:?}; shapes are {known}, and RON files by path",
         known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
@@ -18,7 +18,7 @@ pub enum RandomError {
         /// The value as given.
         shape: String,
     },
-    /// Not a type of weights.
+    /// The type is not one of weights.
     #[error(
         "unknown type {name:?}; types are {known}",
         known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
@@ -33,22 +33,22 @@ pub enum RandomError {
         /// The value as given.
         key: String,
     },
-    /// A value of the wrong kind.
+    /// A value has the wrong form for its option.
     #[error("{key}={value} is not {rule}")]
     Value {
         /// The option.
         key: String,
         /// Value of the field.
         value: String,
-        /// The values that it takes.
+        /// The values that the option takes.
         rule: &'static str,
     },
-    /// More layers than the shape has, or none.
+    /// The number of layers is 0, or more than the shape has.
     #[error("layers={layers}: {shape} has 1 to {max}")]
     Layers {
         /// The value as given.
         layers: u32,
-        /// Layers of the shape.
+        /// Number of layers of the shape.
         max: u32,
         /// The shape.
         shape: String,

@@ -21,7 +21,7 @@ pub enum Quantization {
     Awq,
     /// Integers of compressed-tensors: packed in words, or bytes.
     CompressedInts {
-        /// Bits of a code, 4 or 8.
+        /// Number of bits of a code, 4 or 8.
         bits: u32,
     },
 }
@@ -29,9 +29,9 @@ pub enum Quantization {
 /// GPTQ, as its configuration states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gptq {
-    /// Bits of a code, 4 or 8.
+    /// Number of bits of a code, 4 or 8.
     pub bits: u32,
-    /// Added to the zero points in the file: the first format stores one less.
+    /// Number that is added to the zero points in the file: the first format stores one less.
     pub zero_offset: u32,
 }
 

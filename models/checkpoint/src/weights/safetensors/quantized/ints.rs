@@ -10,7 +10,7 @@ use super::config::Gptq;
 use super::in_f16;
 use crate::weights::{Dtype, Tensor};
 
-/// Elements of a block of `Q4_0`, `Q5_0` and `Q8_0`.
+/// Number of elements of a block of `Q4_0`, `Q5_0` and `Q8_0`.
 const BLOCK: usize = 32;
 
 /// Neighbouring outputs that are repacked together: their words share a cache line in layouts by input.
@@ -28,24 +28,24 @@ pub(super) struct Ints<'a> {
     codes: &'a [u8],
     /// Group of each input, if inputs of a group are not neighbours.
     order: Option<Vec<usize>>,
-    /// Inputs per group.
+    /// Number of inputs per group.
     group: usize,
-    /// `[groups, outputs]`
+    /// Scales, `[groups, outputs]`.
     scales: Vec<f32>,
-    /// `[groups, outputs]`
+    /// Zero points, `[groups, outputs]`.
     zeros: Vec<u16>,
 }
 
 /// Order of codes in words of 32 bits, or in bytes.
 #[derive(Clone, Copy)]
 enum Layout {
-    /// `[inputs / codes a word, outputs]` (GPTQ)
+    /// Words of codes of neighbouring inputs, `[inputs / codes a word, outputs]` (GPTQ).
     Down,
-    /// `[inputs, outputs / 8]`, the columns of a word in the order of AWQ.
+    /// Words of codes of eight outputs in the order of AWQ, `[inputs, outputs / 8]`.
     Across,
-    /// `[outputs, inputs / codes a word]` (compressed-tensors)
+    /// Words of codes of neighbouring inputs, `[outputs, inputs / codes a word]` (compressed-tensors).
     Along,
-    /// `[outputs, inputs]` signed bytes
+    /// Signed bytes, `[outputs, inputs]`.
     Bytes,
 }
 
