@@ -10,10 +10,10 @@ use crate::{Dtype, Tensor};
 use attn_kernels::Variant;
 use attn_kernels::declare::Listed;
 
-/// Elements along k in a block.
+/// Number of elements along k in a block.
 pub const BLOCK: usize = 32;
 
-/// Blocks in a super-block of the K types.
+/// Number of blocks in a super-block of the K types.
 const SUPER: usize = 8;
 
 /// A packed matrix, `[in_features, cols]`; each tensor fills a range of columns.
@@ -21,13 +21,13 @@ const SUPER: usize = 8;
 pub struct Packed {
     /// Coding of elements.
     pub format: Format,
-    /// Output features.
+    /// Number of output features.
     pub cols: usize,
-    /// Blocks along k.
+    /// Number of blocks along k.
     pub blocks: usize,
-    /// `wq`: four words each.
+    /// Quants in groups of four words: the binding `wq` of kernels.
     pub quants: Vec<[u32; 4]>,
-    /// `ws`.
+    /// Scales: the binding `ws` of kernels.
     pub scales: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ macro_rules! formats {
             /// All codings.
             const ALL: &'static [Self] = &[$(Self::$format),*];
 
-            /// The module that reads each.
+            /// Each coding with the shader module that reads it.
             pub(crate) const MODULES: &'static [(Self, &'static str)] =
                 &[$((Self::$format, concat!("weights_", $name))),*];
 
@@ -130,14 +130,14 @@ impl Format {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K | Self::Fp8)
     }
 
-    /// Whether making integers of its elements takes longer than their products: on an H200 blocks of these take three times as
-    /// long as others where they lie in a cache.
+    /// Whether converting its elements to integers takes longer than their products: on an H200 such blocks take
+    /// three times as long as others if they are in a cache.
     #[must_use]
     pub fn unpacks_slowly(self) -> bool {
         matches!(self, Self::Iq4 | Self::Mxfp4)
     }
 
-    /// Returns the groups of four words of a column of `blocks` blocks in `wq`.
+    /// Returns the number of groups of four words of a column of `blocks` blocks in `wq`.
     #[must_use]
     pub fn quads(self, blocks: usize) -> usize {
         match self {
@@ -149,7 +149,7 @@ impl Format {
         }
     }
 
-    /// Returns the words of a column of `blocks` blocks in `ws`.
+    /// Returns the number of words of a column of `blocks` blocks in `ws`.
     #[must_use]
     pub fn scale_words(self, blocks: usize) -> usize {
         match self {

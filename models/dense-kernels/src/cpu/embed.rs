@@ -3,8 +3,8 @@
 use crate::Tensor;
 use crate::kernel::embed::EmbedParams;
 
-/// Rows of the matrix `[vocab, width]`, one a token, times a factor, to `out` `[rows, width]`. Tokens outside the shard
-/// `first..first + cols` are left alone.
+/// Writes rows of the matrix `[vocab, width]`, one per token, times a factor, to `out` `[rows, width]`. Rows of
+/// tokens outside the shard `first..first + cols` are left as they are.
 ///
 /// # Panics
 /// When a token of the shard is not in the matrix.

@@ -7,8 +7,8 @@ use crate::kernel::expert_down::ExpertDownParams;
 use crate::kernel::matmul::{Epilogue, MatmulParams};
 use crate::kernel::moe_combine::MoeCombineParams;
 
-/// `y[row] += sum of factor * (product + bias)` over the experts of each row. `pairs` are codes of what lies between the
-/// matrices, and expert `i` has the matrix `[width, 32 * blocks]` in `tensors[i]`.
+/// Adds the outputs of the experts of each row: `y[row] += sum of factor * (product + bias)`. `pairs` are the inputs
+/// of the down projections as codes, and expert `i` has the matrix `[width, 32 * blocks]` in `tensors[i]`.
 pub fn expert_down(
     params: &ExpertDownParams,
     pairs: Codes<'_>,

@@ -9,8 +9,9 @@ use crate::kernel::matmul::{Epilogue, MatmulParams};
 use crate::kernel::quantize_rows::QuantizeRowsParams;
 use crate::{Activation, Tensor};
 
-/// Codes `[pairs, inner]` and scales of `activation(gate) * up`, where expert `i` has gates and ups `[2 * inner, 32 * blocks]` in
-/// `tensors[i]`, and `experts` chooses for every pair, as many for each row. `biases` are those of all experts.
+/// Computes `activation(gate) * up` of each pair of a row and an expert, quantised to int8 codes `[pairs, inner]` and
+/// scales. `experts[pair]` is the pair's expert; all rows have equally many experts. Expert `i` has gates and ups `[2
+/// * inner, 32 * blocks]` in `tensors[i]`, and `biases` are those of all experts.
 pub fn expert_gate_up(
     params: &ExpertGateUpParams,
     activation: Activation,

@@ -4,8 +4,8 @@ use super::f32_of;
 use crate::Activation;
 use crate::kernel::glu::GluParams;
 
-/// `out = activation(gate) * up` of rows `[gate, up]` of `x`. `weights` multiply both first; `biases`, with the expert of
-/// each row, are added.
+/// Computes `out = activation(gate) * up` of rows `[gate, up]` of `x`. `weights` multiply both first; `biases`, by
+/// the expert of each row, are added.
 pub fn glu(
     params: &GluParams,
     activation: Activation,

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::hyper_collapse::{HyperCollapseParams, Reader};
 
-/// The weighed sum of every row's streams `[rows, width]`, and for a block the gates: one of each stream, then one of
-/// each pair `[from, to]`.
+/// Computes the weighted sum of every row's streams, `[rows, width]`, and, for a block, its gates: one per stream,
+/// then one per pair `[from, to]` of streams.
 pub fn hyper_collapse(
     params: &HyperCollapseParams,
     streams: usize,
@@ -39,7 +39,7 @@ pub fn hyper_collapse(
     (out, gates)
 }
 
-/// Sinkhorn-Knopp from the softmax of each row on.
+/// Makes a matrix doubly stochastic by Sinkhorn-Knopp iterations that start from the softmax of each row.
 fn doubly_stochastic(logits: &[f64], n: usize, rounds: u32, eps: f64) -> Vec<f64> {
     let softmax = |row: &[f64]| -> Vec<f64> {
         let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);

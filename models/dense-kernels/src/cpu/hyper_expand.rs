@@ -3,7 +3,8 @@
 use super::f32_of;
 use crate::kernel::hyper_expand::{HyperExpandParams, StreamForm};
 
-/// Every stream's share of `block` and of all streams before, in place; the block itself where streams begin.
+/// Replaces every stream, in place, by its mix of all streams plus its share of `block`; by `block` itself if the
+/// streams begin.
 pub fn hyper_expand(
     params: &HyperExpandParams,
     streams: usize,

@@ -2,7 +2,7 @@
 
 use super::f32_of;
 
-/// Negative log likelihood in nats of one target a row of `logits` `[rows, vocab]`.
+/// Computes the negative log likelihood in nats of one target token per row of `logits` `[rows, vocab]`.
 pub fn log_prob(vocab: usize, logits: &[f32], targets: &[u32], out: &mut [f32]) {
     for ((logits, target), out) in logits.chunks_exact(vocab).zip(targets).zip(out) {
         let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -13,8 +13,8 @@ pub struct Codes<'a> {
     pub scales: &'a [[f32; 2]],
 }
 
-/// The product of `parts` with the numbers that the codes and scales of `quantize_rows` stand for: [`matmul`] over these
-/// numbers.
+/// Computes the product of `parts` with the numbers that the codes and scales of `quantize_rows` stand for:
+/// [`matmul`] over these numbers.
 pub fn matmul_int8(
     params: &MatmulParams,
     epilogue: Epilogue,

@@ -3,7 +3,8 @@
 use super::f32_of;
 use crate::kernel::moe_combine::MoeCombineParams;
 
-/// `y[row] += sum of weight * (x + bias)` over the experts of each row; absent weights count as 1, absent biases as 0.
+/// Adds the outputs of each row's experts: `y[row] += sum of weight * (x + bias)`; absent weights count as 1, absent
+/// biases as 0.
 pub fn moe_combine(
     params: &MoeCombineParams,
     x: &[f32],

@@ -4,8 +4,8 @@ use super::f32_of;
 use crate::kernel::moe_route::MoeRouteParams;
 use crate::{MoeConfig, Score};
 
-/// Experts and weights `[rows, top_k]` from `logits` `[rows, num_experts]`; `correction` is added for the choice. With
-/// `table` `[*, top_k]`, the row's token decides the experts.
+/// Returns experts and weights `[rows, top_k]` from `logits` `[rows, num_experts]`; `correction` is added to scores
+/// for the choice of experts alone. With `table` `[*, top_k]`, the row's token determines the experts.
 pub fn moe_route(
     moe: &MoeConfig,
     params: &MoeRouteParams,
@@ -63,7 +63,7 @@ fn softmax(values: &[f64]) -> Vec<f64> {
     values.iter().map(|x| (x - top).exp() / sum).collect()
 }
 
-/// The scores, minus infinity outside the groups with the largest sums of their best.
+/// Returns the scores, with minus infinity in place of those of experts outside of the best groups.
 fn limited(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
     let kept = best(&sums_of_best(moe, scores), moe.router.top_groups as usize);
     let limited = |(e, score): (usize, &f64)| {
@@ -82,7 +82,7 @@ fn members(moe: &MoeConfig) -> usize {
     (moe.num_experts / moe.router.groups) as usize
 }
 
-/// The indices of the `n` largest, ties to the lower index.
+/// Indices of the `n` largest values, ties to the lower index.
 fn best(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*b].total_cmp(&values[*a]).then(a.cmp(b)));

@@ -2,7 +2,7 @@
 
 use crate::kernel::moe_sort::MoeSortParams;
 
-/// Pairs ordered by expert, and tiles `[expert, first entry, end, 0]`; those past the last are zero.
+/// Returns the pairs ordered by expert, and the tiles `[expert, first entry, end, 0]`; tiles past the last are zero.
 pub fn moe_sort(params: &MoeSortParams, experts: &[u32]) -> (Vec<u32>, Vec<[u32; 4]>) {
     let mut order: Vec<u32> = (0..params.pairs).collect();
     order.sort_by_key(|pair| experts[*pair as usize]);

@@ -10,9 +10,9 @@ use crate::kernel::scan_logits::LANES;
 pub struct Scan {
     /// The largest logit of each block, `[rows, parts * LANES]`; minus infinity for one without tokens.
     pub maxima: Vec<f32>,
-    /// For each part, its largest logit, the score of its candidate relative to that, and its mass, `[rows, parts]`.
+    /// Largest logit of each part, score of its candidate relative to that, and its mass, `[rows, parts]`.
     pub values: Vec<[f32; 4]>,
-    /// For each part the token of its largest logit, and the candidate, `[rows, parts]`.
+    /// Tokens of the largest logit and of the candidate of each part, `[rows, parts]`.
     pub ids: Vec<[u32; 2]>,
 }
 

@@ -3,7 +3,7 @@
 use crate::cast::f32_of;
 use crate::kernel::segment_sum::SegmentSumParams;
 
-/// Sums `[segments, 4 * quads]` of the rows of `x` that each segment names by its first row and their number.
+/// Returns sums `[segments, 4 * quads]` of rows of `x`; each segment names its rows by the first one and their number.
 #[must_use]
 pub fn segment_sum(params: &SegmentSumParams, x: &[f32], segments: &[[u32; 2]]) -> Vec<f32> {
     let width = 4 * params.quads as usize;

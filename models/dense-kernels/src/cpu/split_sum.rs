@@ -4,7 +4,7 @@ use super::f32_of;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::split_sum::SplitSumParams;
 
-/// Sums of `partials`, `[splits, rows, cols]`, in rows of `y` of `y_stride` f32 with columns from `y_offset` on.
+/// Adds up `partials`, `[splits, rows, cols]`, into rows of `y` of `y_stride` f32 with columns from `y_offset` on.
 pub fn split_sum(params: &SplitSumParams, epilogue: Epilogue, partials: &[f32], y: &mut [f32]) {
     let (rows, cols) = (params.rows as usize, params.cols as usize);
     for row in 0..rows {

@@ -17,13 +17,13 @@ kernel! {
 /// [`AdjustRow::mask`] of a row whose tokens are all allowed.
 pub const NO_MASK: u32 = u32::MAX;
 
-/// Tokens of one workgroup.
+/// Number of tokens of one workgroup.
 const PART: u32 = 8192;
 
 params! {
     /// Uniform parameters.
     pub struct AdjustLogitsParams {
-        /// Logits a row.
+        /// Number of logits a row.
         pub vocab: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
@@ -48,17 +48,17 @@ bindings! {
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AdjustRow {
-    /// The row of logits.
+    /// Index of the row of logits.
     pub row: u32,
-    /// First word of its mask, or [`NO_MASK`].
+    /// First word of the row's mask, or [`NO_MASK`].
     pub mask: u32,
-    /// First suppressed token.
+    /// Position of the first suppressed token.
     pub suppressed: u32,
-    /// First bias, whose operand is its bits.
+    /// Position of the first bias, whose operand is its bits.
     pub biases: u32,
-    /// First token that occurred; the operand is how often it did in the output.
+    /// Position of the first token that occurred, whose operand is its number of occurrences in the output.
     pub counts: u32,
-    /// End of the edits.
+    /// Position after the last edit.
     pub end: u32,
     /// Repetition penalty; 1 is off.
     pub repetition: f32,
@@ -68,13 +68,13 @@ pub struct AdjustRow {
     pub frequency: f32,
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", 256).constant("PART", PART)
 }
 
-/// Workgroups for `rows` rows that change.
+/// Returns the number of workgroups for `rows` rows that change.
 #[must_use]
 pub fn grid(params: &AdjustLogitsParams, rows: u32) -> [u32; 3] {
     [params.vocab.div_ceil(PART), rows, 1]

@@ -1,4 +1,4 @@
-//! A bias, in every row, before the matmul that adds to it.
+//! Writes or adds a bias to every row, before the matmul that adds to it.
 
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::slot::Flag;
@@ -17,11 +17,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct BiasParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Columns.
+        /// Number of columns.
         pub cols: u32,
-        /// f32 from row to row of y.
+        /// Number of f32 from one row of y to the next.
         pub stride: u32,
         /// First column of y.
         pub first: u32,
@@ -52,13 +52,13 @@ pub enum BiasForm {
 /// Whether y is added to.
 pub(crate) const KEEP: Flag = Flag("KEEP");
 
-/// The kernel in one form.
+/// Returns the variant in one form.
 #[must_use]
 pub fn variant(form: BiasForm) -> Variant {
     Variant::new(&KERNEL).set(KEEP, form == BiasForm::Add).constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows of `cols` columns.
+/// Returns the number of workgroups for `rows` rows of `cols` columns.
 #[must_use]
 pub fn grid(params: &BiasParams) -> [u32; 3] {
     flat_grid((params.rows * params.cols).div_ceil(WG))

@@ -25,13 +25,13 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct EmbedParams {
-        /// Tokens.
+        /// Number of tokens.
         pub rows: u32,
         /// First token of this shard of the matrix.
         pub first: u32,
-        /// Tokens of this shard.
+        /// Number of tokens of this shard.
         pub cols: u32,
-        /// Elements of a row, a multiple of 4.
+        /// Number of elements of a row, a multiple of 4.
         pub width: u32,
         /// Factor on all elements.
         pub scale: f32,
@@ -54,13 +54,13 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for one storage type.
+/// Returns the variant for one storage type.
 #[must_use]
 pub fn variant(weights: Format) -> Variant {
     Variant::new(&KERNEL).set(WEIGHTS, weights).constant("WG", WG)
 }
 
-/// Workgroups for `rows` tokens of `width` elements.
+/// Returns the number of workgroups for `rows` tokens of `width` elements.
 #[must_use]
 pub fn grid(params: &EmbedParams) -> [u32; 3] {
     flat_grid((params.rows * params.width.div_ceil(32)).div_ceil(WG))

@@ -37,15 +37,15 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct ExpertDownParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Columns of a matrix.
+        /// Number of columns of a matrix.
         pub width: u32,
-        /// Blocks of 32 along k.
+        /// Number of blocks of 32 along k.
         pub blocks: u32,
-        /// Experts of this dispatch.
+        /// Number of experts of this dispatch.
         pub matrices: u32,
-        /// Index of its first expert.
+        /// Index of the first expert of this dispatch.
         pub first_matrix: u32,
     }
 }
@@ -53,7 +53,7 @@ params! {
 bindings! {
     /// Buffers of `expert_down`.
     pub struct ExpertDownBuffers(ExpertDownParams) {
-        /// Codes of what is between the matrices, `[rows, top, blocks, 2]`.
+        /// Codes of the inputs of down projections, `[rows, top, blocks, 2]`.
         read x: [u32; 4],
         /// Scale and scaled sum of each block of codes, `[rows, top, blocks]`.
         read scales: [f32; 2],
@@ -63,7 +63,7 @@ bindings! {
         read ws: u32,
         /// Experts of each row, `[rows, top]`.
         read experts: u32,
-        /// Factors of what they make, `[rows, top]`.
+        /// Factors on the outputs of experts, `[rows, top]`.
         read factors: f32,
         /// Biases of experts, `[experts, width]`, if there are any.
         read biases: f32,
@@ -72,10 +72,10 @@ bindings! {
     }
 }
 
-/// Lanes along columns.
+/// Number of lanes along columns.
 const COLUMNS: u32 = 8;
 
-/// The kernel for one storage type of weights, for lanes with `registers`.
+/// Returns the variant for one storage type of weights, for lanes with `registers`.
 #[must_use]
 pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Variant {
     let batch = if registers == Registers::Few { 1 } else { 4 };
@@ -88,7 +88,7 @@ pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Varia
         .set(BATCH, batch)
 }
 
-/// Workgroups for `params.rows` rows.
+/// Returns the number of workgroups for `params.rows` rows.
 #[must_use]
 pub fn grid(params: &ExpertDownParams) -> [u32; 3] {
     [params.width.div_ceil(COLUMNS), params.rows, 1]

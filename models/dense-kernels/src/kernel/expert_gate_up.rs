@@ -41,17 +41,17 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct ExpertGateUpParams {
-        /// Pairs of a row and an expert.
+        /// Number of pairs of a row and an expert.
         pub pairs: u32,
-        /// Width of gate and of up, a multiple of 32.
+        /// Width of the gate and of the up projection, a multiple of 32.
         pub inner: u32,
-        /// Blocks of 32 along k.
+        /// Number of blocks of 32 along k.
         pub blocks: u32,
-        /// Experts of this dispatch.
+        /// Number of experts of this dispatch.
         pub matrices: u32,
-        /// Index of its first expert.
+        /// Index of the first expert of this dispatch.
         pub first_matrix: u32,
-        /// Slope of the gate's sigmoid, in kind 2.
+        /// Slope of the sigmoid of gates, for the activation of gpt-oss.
         pub alpha: f32,
         /// Upper limit of gates, and limit of the magnitude of ups.
         pub limit: f32,
@@ -83,11 +83,11 @@ bindings! {
 /// Properties of a model's experts that kernels are compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Experts {
-    /// Experts a row.
+    /// Number of experts per row.
     pub top: u32,
     /// Kind of activation: see [`glu`].
     pub kind: u32,
-    /// Whether they have biases.
+    /// Whether the experts have biases.
     pub biased: bool,
 }
 
@@ -97,10 +97,10 @@ impl From<&MoeConfig> for Experts {
     }
 }
 
-/// Columns of a workgroup: a block of codes.
+/// Number of columns of a workgroup: a block of codes.
 pub const COLUMNS: u32 = 32;
 
-/// The kernel for one storage type of weights, for lanes with `registers`.
+/// Returns the variant for one storage type of weights, for lanes with `registers`.
 #[must_use]
 pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Variant {
     let batch = if registers == Registers::Few { 1 } else { 4 };
@@ -113,7 +113,7 @@ pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Varia
         .set(BATCH, batch)
 }
 
-/// Workgroups for `params.pairs` pairs.
+/// Returns the number of workgroups for `params.pairs` pairs.
 #[must_use]
 pub fn grid(params: &ExpertGateUpParams) -> [u32; 3] {
     [params.inner / COLUMNS, params.pairs, 1]

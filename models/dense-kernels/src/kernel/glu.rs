@@ -30,13 +30,13 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct GluParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Width of gate and of up.
+        /// Width of the gate and of the up projection.
         pub inner: u32,
-        /// f32 from row to row of out.
+        /// Number of f32 from one row of out to the next.
         pub out_stride: u32,
-        /// Slope of the gate's sigmoid, in kind 2.
+        /// Slope of the sigmoid of gates, for the activation of gpt-oss.
         pub alpha: f32,
         /// Upper limit of gates, and limit of the magnitude of ups.
         pub limit: f32,
@@ -68,7 +68,7 @@ pub(crate) const BIASED: Flag = Flag("BIASED");
 /// Whether rows have weights.
 pub(crate) const WEIGHTED: Flag = Flag("WEIGHTED");
 
-/// The kernel for one activation: rows are multiplied by their weights, and the biases of their experts are added, first.
+/// Returns the variant for one activation. Rows are first multiplied by their weights, and the biases of their experts are added.
 #[must_use]
 pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
     Variant::new(&KERNEL)
@@ -87,7 +87,7 @@ pub(crate) fn kind(activation: Activation) -> u32 {
     }
 }
 
-/// Workgroups for `rows` rows of `inner` elements.
+/// Returns the number of workgroups for `rows` rows of `inner` elements.
 #[must_use]
 pub fn grid(params: &GluParams) -> [u32; 3] {
     flat_grid((params.rows * params.inner).div_ceil(WG))

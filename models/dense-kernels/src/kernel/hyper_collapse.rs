@@ -27,11 +27,11 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct HyperCollapseParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 of one stream of a row.
+        /// Number of f32 of one stream of a row.
         pub width: u32,
-        /// Rounds of Sinkhorn-Knopp; the first is of columns alone.
+        /// Number of rounds of Sinkhorn-Knopp; the first is of columns alone.
         pub rounds: u32,
         /// Epsilon of the norm over all streams of a row.
         pub norm_eps: f32,
@@ -51,14 +51,15 @@ bindings! {
         read affine: f32,
         /// Input of the block, `[rows, width]`.
         write out: f32,
-        /// Gates, `[rows, streams + streams * streams]`: 2 sigmoid, then a doubly stochastic matrix (Sinkhorn-Knopp).
+        /// Gates, `[rows, streams + streams * streams]`: twice the sigmoid for each stream, then a doubly stochastic
+        /// matrix (Sinkhorn-Knopp).
         write gates: f32,
         /// Zeros for the block to add to, `[rows, width]`; not written at the head.
         write block: f32,
     }
 }
 
-/// Lanes a row.
+/// Number of lanes per row.
 const LANES: u32 = 64;
 
 /// Reader of the collapsed row.
@@ -66,7 +67,7 @@ const LANES: u32 = 64;
 pub enum Reader {
     /// A block, whose output the streams take up again through gates.
     Block,
-    /// The output projection: the streams end here.
+    /// The output projection, at the end of the streams.
     Head,
 }
 
@@ -85,7 +86,7 @@ pub(crate) const STREAMS: Number = Number("STREAMS");
 /// Whether the head reads.
 pub(crate) const HEAD: Flag = Flag("HEAD");
 
-/// The kernel for `streams` residual streams.
+/// Returns the variant for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
     Variant::new(&KERNEL)
@@ -95,7 +96,7 @@ pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
         .by_level(slot::REDUCE, level)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &HyperCollapseParams) -> [u32; 3] {
     flat_grid(params.rows)

@@ -17,9 +17,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct HyperExpandParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 of one stream of a row.
+        /// Number of f32 of one stream of a row.
         pub width: u32,
     }
 }
@@ -50,7 +50,7 @@ pub enum StreamForm {
 /// Whether the streams begin.
 pub(crate) const FIRST: Flag = Flag("FIRST");
 
-/// The kernel for `streams` residual streams.
+/// Returns the variant for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, form: StreamForm) -> Variant {
     Variant::new(&KERNEL)
@@ -59,7 +59,7 @@ pub fn variant(streams: u32, form: StreamForm) -> Variant {
         .constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows of `width` elements a stream.
+/// Returns the number of workgroups for `rows` rows of `width` elements a stream.
 #[must_use]
 pub fn grid(params: &HyperExpandParams) -> [u32; 3] {
     flat_grid((params.rows * params.width).div_ceil(WG))

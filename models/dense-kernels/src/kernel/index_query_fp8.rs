@@ -1,4 +1,4 @@
-//! Queries of an indexer in fp8 as published, in place.
+//! Rounds queries of an indexer to fp8 as published, in place.
 
 use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
@@ -17,9 +17,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct IndexQueryFp8Params {
-        /// Vectors: heads of all rows.
+        /// Number of vectors: heads of all rows.
         pub vectors: u32,
-        /// `1 / sqrt(head_dim)`, of the rotation.
+        /// Factor of the rotation, `1 / sqrt(head_dim)`.
         pub root: f32,
     }
 }
@@ -34,7 +34,7 @@ bindings! {
     }
 }
 
-/// The kernel for one size of heads.
+/// Returns the variant for one size of heads.
 ///
 /// # Panics
 /// When `head_dim` is not a power of two from 8 on.
@@ -44,7 +44,7 @@ pub fn variant(head_dim: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Workgroups for `vectors` heads of rows.
+/// Returns the number of workgroups for `vectors` heads of rows.
 #[must_use]
 pub fn grid(params: &IndexQueryFp8Params) -> [u32; 3] {
     flat_grid(params.vectors)

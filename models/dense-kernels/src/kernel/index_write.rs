@@ -1,4 +1,4 @@
-//! Keys of an indexer into their paged cache.
+//! Writes keys of an indexer into their paged cache.
 
 use attn_kernels::declare::{FLOATS, Listed, Sizes};
 use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
@@ -23,9 +23,9 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct IndexWriteParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 from row to row of x.
+        /// Number of f32 from one row of x to the next.
         pub row_stride: u32,
         /// First element of a row's key.
         pub first: u32,
@@ -46,13 +46,16 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for one cache shape, of one KV head.
+/// Number of elements of a chunk of a key.
 ///
 /// Elements that lie side by side.
 pub(crate) const CHUNK: Number = Number("CHUNK");
 
+/// Returns the variant for one cache shape, of one KV head.
+///
 /// # Panics
-/// The kernel for caches of codes.
+///
+/// Panics for caches of codes.
 #[must_use]
 pub fn variant(shape: &KvShape) -> Variant {
     let chunk = match shape.dtype {
@@ -67,7 +70,7 @@ pub fn variant(shape: &KvShape) -> Variant {
         .constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &IndexWriteParams, shape: &KvShape) -> [u32; 3] {
     flat_grid((params.rows * (shape.head_dim / 2)).div_ceil(WG))

@@ -1,4 +1,4 @@
-//! Keys of an indexer into their paged cache, in fp8 as published.
+//! Writes keys of an indexer into their paged cache, in fp8 as published.
 
 use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
@@ -18,13 +18,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct IndexWriteFp8Params {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 from row to row of x.
+        /// Number of f32 from one row of x to the next.
         pub row_stride: u32,
         /// First element of a row's key.
         pub first: u32,
-        /// `1 / sqrt(head_dim)`, of the rotation.
+        /// Factor of the rotation, `1 / sqrt(head_dim)`.
         pub root: f32,
     }
 }
@@ -47,7 +47,7 @@ pub fn root(head_dim: u32) -> f32 {
     1.0 / (head_dim as f32).sqrt()
 }
 
-/// The kernel for pages of `page` keys.
+/// Returns the variant for pages of `page` keys.
 ///
 /// # Panics
 /// When `head_dim` is not a power of two from 8 on.
@@ -57,7 +57,7 @@ pub fn variant(head_dim: u32, page: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).set(slot::BLOCK_SIZE, page)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &IndexWriteFp8Params) -> [u32; 3] {
     flat_grid(params.rows)

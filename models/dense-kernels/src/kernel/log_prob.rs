@@ -1,4 +1,4 @@
-//! Negative log likelihoods of given tokens.
+//! Computes negative log likelihoods of given tokens.
 
 use attn_kernels::declare::one;
 use attn_kernels::{Variant, bindings, kernel, params};
@@ -16,9 +16,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct LogProbParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Logits a row.
+        /// Number of logits a row.
         pub vocab: u32,
     }
 }
@@ -35,13 +35,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", 256)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &LogProbParams) -> [u32; 3] {
     [params.rows, 1, 1]

@@ -1,4 +1,4 @@
-//! Quantised matrix times one row or many.
+//! Multiplies a quantised matrix by one row or many.
 
 use attn_kernels::declare::{Listed, Sizes, levels};
 #[cfg(feature = "gpu")]
@@ -47,27 +47,28 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MatmulParams {
-        /// Rows of x.
+        /// Number of rows of x.
         pub rows: u32,
-        /// Columns of one part.
+        /// Number of columns of one part.
         pub cols: u32,
-        /// Blocks of 32 along k.
+        /// Number of blocks of 32 along k.
         pub blocks: u32,
-        /// vec4 from row to row of x.
+        /// Number of vec4 from one row of x to the next.
         pub x_stride: u32,
-        /// f32 from row to row of y.
+        /// Number of f32 from one row of y to the next.
         pub y_stride: u32,
         /// First column of y.
         pub y_offset: u32,
         /// Epsilon of the norm of the activations, if there is one.
         pub eps: f32,
-        /// For several matrices: rows of x are `pair / x_div` ([`Rows::Routed`]), or vectors a row ([`Rows::Each`]).
+        /// For several matrices: number of pairs that share a row of x ([`Rows::Routed`]), or number of vectors per
+        /// row ([`Rows::Each`]).
         pub x_div: u32,
-        /// Matrices side by side.
+        /// Number of matrices side by side.
         pub matrices: u32,
         /// Index of the first matrix.
         pub first_matrix: u32,
-        /// Blocks along k of a split; all blocks if `matmul_coop` does not split k.
+        /// Number of blocks along k of a split; all blocks if `matmul_coop` does not split k.
         pub split_blocks: u32,
     }
 }
@@ -112,17 +113,17 @@ bindings! {
         read order: u32 = None,
         /// Row 1 of the tile, if each row has a window of its own ([`Loads::Windows`]) and `x` is row 0.
         read x_1: f32 = None,
-        /// Row 2.
+        /// Row 2 of the tile, as `x_1`.
         read x_2: f32 = None,
-        /// Row 3.
+        /// Row 3 of the tile, as `x_1`.
         read x_3: f32 = None,
-        /// Row 4.
+        /// Row 4 of the tile, as `x_1`.
         read x_4: f32 = None,
-        /// Row 5.
+        /// Row 5 of the tile, as `x_1`.
         read x_5: f32 = None,
-        /// Row 6.
+        /// Row 6 of the tile, as `x_1`.
         read x_6: f32 = None,
-        /// Row 7.
+        /// Row 7 of the tile, as `x_1`.
         read x_7: f32 = None,
     }
 }
@@ -198,23 +199,23 @@ impl Epilogue {
 /// Division of the work. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tiling {
-    /// Rows a lane.
+    /// Number of rows per lane.
     pub rows: u32,
-    /// Columns a lane and part.
+    /// Number of columns per lane and part.
     pub wide: u32,
-    /// Lanes along columns.
+    /// Number of lanes along columns.
     pub cols: u32,
-    /// Lanes along k.
+    /// Number of lanes along k.
     pub slices: u32,
-    /// Loads of activations.
+    /// Way in which lanes load activations.
     pub loads: Loads,
 }
 
-/// Loads of activations by the lanes of a product in f32. All but [`Uniform`](Self::Uniform) are for software drivers, which run
-/// one load a lane: there eight lanes load a block for each other.
+/// Ways in which the lanes of a product in f32 load activations. All but [`Uniform`](Self::Uniform) are for software
+/// drivers, which run one load a lane: there eight lanes load a block for each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Loads {
-    /// All lanes at one address.
+    /// All lanes load from one address.
     Uniform,
     /// Eight lanes broadcast loads to each other.
     Broadcast,
@@ -257,13 +258,14 @@ const SUMS_UNROLLED: OneOf<bool> = OneOf::new("sums", &[(false, "sums_loops"), (
 /// Whether weights are in images.
 const IMAGES: OneOf<bool> = OneOf::new("planes", &[(false, "planes_buffers"), (true, "planes_images")]);
 
-/// Rows of the largest tile of a software driver, which is as many as have windows of their own.
+/// Number of rows of the largest tile of a software driver, each of which can have a window of its own.
 pub const WINDOWS: usize = 8;
 
-/// Lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the same order.
+/// Number of lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the
+/// same order.
 pub const NORM_LANES: u32 = 256;
 
-/// f32 of workgroup memory that block sums may take in WebGPU's default limits.
+/// Maximum number of f32 of workgroup memory that block sums may take in WebGPU's default limits.
 const MOST_SUMS: u32 = 3072;
 
 impl Tiling {
@@ -319,7 +321,7 @@ pub(crate) const COLS: Number = Number("COLS");
 /// Lanes along k.
 pub(crate) const SLICES: Number = Number("SLICES");
 
-/// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k. `norm` puts an RMS norm
+/// Returns the variant for one storage type, epilogue and tiling of matrices of `blocks` blocks along k. `norm` puts an RMS norm
 /// in front, for which the tiling must have [`NORM_LANES`] lanes.
 #[must_use]
 pub fn variant(
@@ -372,13 +374,13 @@ pub fn from_images(variant: Variant) -> Variant {
     variant.reading("wq", Access::Image).reading("ws", Access::Image)
 }
 
-/// The kernel that stores products with several matrices.
+/// Returns the variant that stores products with several matrices.
 #[must_use]
 pub fn several(rows: Rows, weights: Format, tiling: Tiling, blocks: u32) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tiling, blocks, None))
 }
 
-/// Workgroups for `rows` rows and `cols` columns of one part.
+/// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
 #[must_use]
 pub fn grid(tiling: Tiling, rows: u32, cols: u32) -> [u32; 3] {
     [cols.div_ceil(tiling.cols * tiling.wide), rows.div_ceil(tiling.rows), 1]

@@ -1,4 +1,4 @@
-//! Quantised matrices times many rows with cooperative matrices: `matmul` of the coop level.
+//! Multiplies quantised matrices by many rows with cooperative matrices: `matmul` of the coop level.
 //!
 //! Bindings, parameters, rows and epilogues are those of [`matmul`](super::matmul), but x may be f16. Activations (which must not
 //! exceed 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
@@ -45,20 +45,20 @@ fn listed(_: &Sizes) -> Listed {
 /// Division of the work: a workgroup owns `rows()` rows and `cols()` columns of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
-    /// Sixteens of rows of a unit, which is a subgroup of 32 lanes.
+    /// Number of tiles of 16 rows that a subgroup of 32 lanes computes.
     pub m_tiles: u32,
-    /// Sixteens of columns of a unit, in one part.
+    /// Number of tiles of 16 columns that a subgroup computes, in each part.
     pub n_tiles: u32,
-    /// Units along rows.
+    /// Number of subgroups along rows.
     pub m_subgroups: u32,
-    /// Units along columns.
+    /// Number of subgroups along columns.
     pub n_subgroups: u32,
-    /// Blocks of 32 along k in workgroup memory at a time.
+    /// Number of blocks of 32 along k in workgroup memory at a time.
     pub k_blocks: u32,
-    /// Stages of several blocks that are loaded ahead into registers.
+    /// Number of stages of several blocks that are loaded ahead into registers.
     pub ahead: u32,
-    /// Whether a workgroup owns all splits along k, and adds up their sums; else every split has its own workgroup, and
-    /// `split_sum` follows if there are several.
+    /// Whether a workgroup computes all splits along k and adds up their sums; otherwise every split has its own
+    /// workgroup, and `split_sum` follows if there are several.
     pub all_splits: bool,
 }
 
@@ -105,15 +105,15 @@ pub(crate) const N_TILES: Number = Number("N_TILES");
 pub(crate) const M_SUBGROUPS: Number = Number("M_SUBGROUPS");
 /// Subgroups along columns.
 pub(crate) const N_SUBGROUPS: Number = Number("N_SUBGROUPS");
-/// Loads of activations of a lane.
+/// Number of loads of activations per lane.
 pub(crate) const X_LOADS: Number = Number("X_LOADS");
-/// Loads of weights of a lane.
+/// Number of loads of weights per lane.
 pub(crate) const W_LOADS: Number = Number("W_LOADS");
-/// Quads of weights per load.
+/// Number of groups of four weights per load.
 pub(crate) const W_QUADS: Number = Number("W_QUADS");
-/// Parts after the first with workgroup memory of their own on the way to the epilogue.
+/// Number of parts after the first that have workgroup memory of their own on the way to the epilogue.
 pub(crate) const BESIDE: Number = Number("BESIDE");
-/// Parts that take the first one's memory after it.
+/// Number of parts that use the first one's workgroup memory after it.
 pub(crate) const AFTER: Number = Number("AFTER");
 /// Whether whole tiles are stored without a detour through workgroup memory.
 pub(crate) const DIRECT: Flag = Flag("DIRECT");
@@ -121,12 +121,13 @@ pub(crate) const DIRECT: Flag = Flag("DIRECT");
 pub(crate) const ADDS: Flag = Flag("ADDS");
 /// Whether a workgroup adds up all splits.
 pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
-/// Tiles that sums over splits take.
+/// Number of tiles for which sums over splits have memory.
 pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
 
 impl Tile {
-    /// Tiles of products with matrices of `parts` parts: for few rows, which wait for weights rather than for matrices, so that
-    /// four stages of theirs are on their way; for more rows; and for many, of which large tiles read everything less often.
+    /// Returns the tiles of products with matrices of `parts` parts: for few rows, where products wait for weights,
+    /// so that four stages of weights are in flight; for more rows; and for many rows, where large tiles read
+    /// everything less often.
     fn all(parts: u32) -> [Self; 5] {
         [
             Self::few(1, parts),
@@ -149,40 +150,40 @@ impl Tile {
         }
     }
 
-    /// Few rows by 128 columns of all parts.
+    /// A tile of few rows by 128 columns of all parts.
     fn few(m_tiles: u32, parts: u32) -> Self {
         Self { m_subgroups: 1, n_subgroups: 4, ahead: 4, ..Self::square(m_tiles, 2 / parts) }
     }
 
-    /// Two subgroups along rows and two along columns.
+    /// A tile of two subgroups along rows and two along columns.
     fn square(m_tiles: u32, n_tiles: u32) -> Self {
         Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1, all_splits: false }
     }
 
-    /// 96 rows by 128 columns of all parts.
+    /// A tile of 96 rows by 128 columns of all parts.
     fn middle(parts: u32) -> Self {
         Self { m_tiles: 3, ..Self::square(4, 4 / parts) }
     }
 
-    /// 128 rows by 256 columns of all parts.
+    /// A tile of 128 rows by 256 columns of all parts.
     fn wide(parts: u32) -> Self {
         Self { n_subgroups: 4, ahead: 2, ..Self::square(4, 4 / parts) }
     }
 
-    /// Rows of a workgroup.
+    /// Number of rows of a workgroup.
     #[must_use]
     pub fn rows(self) -> u32 {
         16 * self.m_tiles * self.m_subgroups
     }
 
-    /// Columns of a workgroup, in each part.
+    /// Number of columns of a workgroup, in each part.
     #[must_use]
     pub fn cols(self) -> u32 {
         16 * self.n_tiles * self.n_subgroups
     }
 
-    /// Parts after the first whose results have workgroup memory of their own on their way to the epilogue. Large tiles have so
-    /// many results that barriers count, and few workgroups share a multiprocessor with them.
+    /// Number of parts after the first whose results have workgroup memory of their own on their way to the epilogue.
+    /// Large tiles have so many results that barriers count, and few workgroups share a multiprocessor with them.
     fn beside(self, parts: u32) -> u32 {
         if self.rows() > 64 { parts - 1 } else { 0 }
     }
@@ -255,23 +256,24 @@ pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
     Rows::Routed.apply(tiled(format, Epilogue::Store, activations, tile).set(DIRECT, false))
 }
 
-/// Pace of the workgroups of a tile, on an H200 in microseconds. Only ratios count, so that it stands for other devices too.
+/// Model of the time that the workgroups of a tile take, in microseconds on an H200. Only ratios count, so that it
+/// applies to other devices too.
 ///
 /// Fitted to 2,400 times of 170 products of `Q4_K` (1,024 to 14,336 features, 1,024 to 14,336 columns, 16 to 2,048 rows, 1 to 16
 /// splits), which it meets within 8 %. The plan that it chooses takes 1 % longer than the fastest one, by the geometric mean.
 struct Pace {
-    /// A block along k of a workgroup that has a multiprocessor for itself.
+    /// Time of a block along k in a workgroup that has a multiprocessor for itself.
     alone: f32,
-    /// A block of each of several workgroups that fill a multiprocessor.
+    /// Time of a block along k in each of several workgroups that fill a multiprocessor.
     shared: f32,
-    /// Workgroups that a multiprocessor holds at a time.
+    /// Number of workgroups that a multiprocessor holds at a time.
     held: u32,
-    /// Blocks that begin and end of a workgroup cost in addition.
+    /// Number of blocks whose time the beginning and the end of a workgroup cost in addition.
     ends: f32,
 }
 
 impl Pace {
-    /// The pace of a tile, by its rows.
+    /// Returns the model of a tile, by its number of rows.
     fn of(tile: Tile) -> Self {
         let pace = |alone, shared, held, ends| Self { alone, shared, held, ends };
         match tile.rows() {
@@ -295,13 +297,13 @@ impl Pace {
 const SUM: f32 = 5.85;
 const MILLION_SUMS: f32 = 1.31;
 
-/// Numbers of splits.
+/// Numbers of splits that are tried.
 const SPLITS: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 
 /// Minimum number of blocks along k of a split, so that its partial sums pay.
 const MIN_SPLIT_BLOCKS: u32 = 4;
 
-/// Partial sums for which a decoder has room: 64 rows of 8,192 columns in eight splits.
+/// Maximum number of partial sums that a decoder has memory for: 64 rows of 8,192 columns in eight splits.
 pub const MAX_PARTIALS: usize = 4 << 20;
 
 /// Division of a product of `[rows, cols, blocks]`; a matrix has `cols` columns in each of its parts.
@@ -309,7 +311,7 @@ pub const MAX_PARTIALS: usize = 4 << 20;
 pub struct TilePlan {
     /// Rows and columns of a workgroup.
     pub tile: Tile,
-    /// Blocks along k of a split, whose sums are added up at the end.
+    /// Number of blocks along k of a split, whose sums are added up at the end.
     pub split_blocks: u32,
 }
 
@@ -357,9 +359,9 @@ impl TilePlan {
         Pace::of(self.tile).time(here, self.split_blocks) + adding
     }
 
-    /// A division with which a row's result is the same to the bit whatever the number of rows, and its place among them: the
-    /// splits are as for sixteen rows, and every sum goes along k in order. No specification promises that a matrix
-    /// multiplication adds in the same order in all of its places; tests check that devices do.
+    /// A division with which a row's result is the same to the bit whatever the number of rows and the row's place:
+    /// the splits are as for sixteen rows, and every sum goes along k in order. No specification promises that a
+    /// matrix multiplication adds in the same order in all of its places; tests check that devices do.
     #[must_use]
     pub fn invariant(
         profile: &DeviceProfile,
@@ -382,20 +384,21 @@ impl TilePlan {
         Self { tile, split_blocks }
     }
 
-    /// Splits that have workgroups of their own.
+    /// Number of splits that have workgroups of their own.
     #[must_use]
     pub fn splits(self, blocks: u32) -> u32 {
         if self.tile.all_splits { 1 } else { blocks.div_ceil(self.split_blocks) }
     }
 }
 
-/// Partial sums that a product may have: two parts meet in an epilogue, which needs whole sums.
+/// Maximum number of partial sums that a product may have: two parts meet in an epilogue, which needs whole sums.
 fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
     if epilogue.parts() == 1 { max_partials } else { 0 }
 }
 
-/// Blocks along k of each split of a product of `rows` rows and `cols` columns whose results must not depend on the number of
-/// rows, so that its workgroups fill the device while its partial sums stay within `max_partials`; `blocks` if it is not split.
+/// Number of blocks along k of each split of a product of `rows` rows and `cols` columns whose results must not
+/// depend on the number of rows, so that its workgroups fill the device while its partial sums stay within
+/// `max_partials`; `blocks` if it is not split.
 fn split_blocks(tuning: &Tuning, tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);

@@ -1,4 +1,4 @@
-//! Quantised matrix times few rows of activations in codes of 8 bits, by integer dot products of four.
+//! Multiplies a quantised matrix by few rows of activations in codes of 8 bits, with integer dot products of four codes.
 //!
 //! A row's result depends on the matrix alone, not on other rows: [`matmul_int8_tile`](super::matmul_int8_tile) adds in the
 //! same order.
@@ -43,13 +43,13 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MatmulInt8Params {
-        /// Rows of x.
+        /// Number of rows of x.
         pub rows: u32,
-        /// Columns of one part.
+        /// Number of columns of one part.
         pub cols: u32,
-        /// Blocks of 32 along k.
+        /// Number of blocks of 32 along k.
         pub blocks: u32,
-        /// f32 from row to row of y.
+        /// Number of f32 from one row of y to the next.
         pub y_stride: u32,
         /// First column of y.
         pub y_offset: u32,
@@ -75,11 +75,11 @@ bindings! {
 /// Maximum number of rows of a tile; more rows take several, and read the weights as often.
 pub const MAX_ROWS: u32 = 8;
 
-/// Lanes along columns: eight make a cache line of blocks.
+/// Number of lanes along columns: eight make a cache line of blocks.
 const COLS: u32 = 8;
 
-/// Slices that k is cut into on a device whose workgroups have at most `max_lanes` lanes. The order of sums depends on it, so
-/// it is the same for every number of rows.
+/// Number of slices along k on a device whose workgroups have at most `max_lanes` lanes. The order of sums depends on
+/// it, so it is the same for every number of rows.
 #[must_use]
 pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
     // Two parts are twice the loads of a lane.
@@ -90,13 +90,13 @@ pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
 /// Division of the work among lanes. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tiling {
-    /// Rows of a tile: 1, 2, 4 or 8.
+    /// Number of rows of a tile: 1, 2, 4 or 8.
     pub rows: u32,
-    /// Columns of a lane in each part.
+    /// Number of columns of a lane in each part.
     pub wide: u32,
-    /// Blocks of a column that a lane loads at a time.
+    /// Number of blocks of a column that a lane loads at a time.
     pub batch: u32,
-    /// Lanes along k, from [`slices`].
+    /// Number of lanes along k, from [`slices`].
     pub slices: u32,
 }
 
@@ -123,7 +123,7 @@ impl Tiling {
     }
 }
 
-/// Blocks that are loaded at once.
+/// Number of blocks that are loaded at once.
 pub(crate) const BATCH: Number = Number("BATCH");
 /// Columns of a lane, of all parts.
 pub(crate) const COLS_PER_LANE: Number = Number("COLS_PER_LANE");

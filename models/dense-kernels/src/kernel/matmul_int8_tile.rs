@@ -1,5 +1,5 @@
-//! Quantised matrix times many rows of activations in codes of 8 bits: [`matmul_int8`] for devices without cooperative
-//! matrices.
+//! Multiplies a quantised matrix by many rows of activations in codes of 8 bits: [`matmul_int8`] for devices without
+//! cooperative matrices.
 //!
 //! The tile of all products is that of [`Tile::coded`].
 
@@ -35,7 +35,7 @@ fn listed(_: &Sizes) -> Listed {
     })
 }
 
-/// The kernel for one storage type of weights, an epilogue and a tile, with `slices` from [`matmul_int8::slices`].
+/// Returns the variant for one storage type of weights, an epilogue and a tile, with `slices` from [`matmul_int8::slices`].
 #[must_use]
 pub fn variant(weights: Format, epilogue: Epilogue, slices: u32, tile: Tile) -> Variant {
     let one = Variant::new(&KERNEL).set(WEIGHTS, weights).set(super::matmul::SLICES, slices);

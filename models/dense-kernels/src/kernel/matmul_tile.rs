@@ -1,5 +1,5 @@
-//! Quantised matrix times many rows of f32 through workgroup memory, for GPUs without cooperative matrices and for rows that
-//! must keep f32.
+//! Multiplies a quantised matrix by many rows of f32 through workgroup memory, for GPUs without cooperative matrices
+//! and for rows that must keep f32.
 //!
 //! A result is bitwise that of [`matmul`](super::matmul).
 
@@ -44,13 +44,13 @@ fn listed(_: &Sizes) -> Listed {
 /// Rows and columns of a workgroup. Results do not depend on them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
-    /// Rows of a lane, a multiple of 4.
+    /// Number of rows of a lane, a multiple of 4.
     pub tall: u32,
-    /// Columns of a lane in all parts, 2 or a multiple of 4 in each.
+    /// Number of columns of a lane in all parts, 2 or a multiple of 4 in each.
     pub wide: u32,
-    /// Lanes along rows.
+    /// Number of lanes along rows.
     pub row_lanes: u32,
-    /// Lanes along columns.
+    /// Number of lanes along columns.
     pub col_lanes: u32,
 }
 
@@ -62,18 +62,18 @@ pub(crate) const ROW_LANES: Number = Number("ROW_LANES");
 pub(crate) const COL_LANES: Number = Number("COL_LANES");
 
 impl Tile {
-    /// 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
+    /// The tile of 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
     pub const LARGE: Self = Self { tall: 8, wide: 8, row_lanes: 8, col_lanes: 16 };
 
-    /// [`Tile::LARGE`] by twice the lanes, each with half of the results: what a lane of the other adds up takes 128 registers,
-    /// and on an Apple M1 300 to 400 of its values go to memory.
+    /// [`Tile::LARGE`] with twice the lanes, each with half of the results: a lane of that tile needs 128 registers
+    /// for its sums, and on an Apple M1 300 to 400 of its values are spilled to memory.
     pub const SHARED: Self = Self { tall: 4, wide: 8, row_lanes: 16, col_lanes: 16 };
 
-    /// 64 rows and 64 columns, for products by codes and lanes with few registers: a device without dot products of bytes has
-    /// the bytes in registers of their own.
+    /// The tile of 64 rows and 64 columns, for products by codes and lanes with few registers: a device without dot
+    /// products of bytes keeps each byte in a register.
     pub const CODED: Self = Self { tall: 4, wide: 4, row_lanes: 16, col_lanes: 16 };
 
-    /// 64 rows and 128 columns, as lanes with `registers` share them.
+    /// The tile of 64 rows and 128 columns, in the form for lanes with `registers`.
     #[must_use]
     pub fn large(registers: Registers) -> Self {
         match registers {
@@ -91,7 +91,7 @@ impl Tile {
         }
     }
 
-    /// Registers of the lanes that it is for; `None` for all.
+    /// Registers of the lanes that the tile is for; `None` for all lanes.
     fn registers(&self) -> Option<Registers> {
         match *self {
             Self::LARGE => Some(Registers::Many),
@@ -100,13 +100,13 @@ impl Tile {
         }
     }
 
-    /// Rows of a workgroup.
+    /// Number of rows of a workgroup.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.tall * self.row_lanes
     }
 
-    /// Columns of a workgroup, in all parts.
+    /// Number of columns of a workgroup, in all parts.
     #[must_use]
     pub fn cols(&self) -> u32 {
         self.wide * self.col_lanes
@@ -144,14 +144,14 @@ impl Tile {
         if rows > small.rows() && results >= large.filled(&profile.tuning) { large } else { small }
     }
 
-    /// Results, in all parts, from which on tiles fill a GPU.
+    /// Number of results, in all parts, from which tiles fill a GPU.
     #[must_use]
     pub fn filled(&self, tuning: &Tuning) -> u64 {
         u64::from(tuning.plain_tiles) * u64::from(self.rows() * self.cols())
     }
 }
 
-/// Quads of k in workgroup memory at a time.
+/// Number of groups of four elements along k in workgroup memory at a time.
 const QUADS: u32 = 4;
 
 /// The kernel for one storage type of weights, an epilogue and a tile.

@@ -20,9 +20,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct MoeCombineParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Elements a row.
+        /// Number of elements a row.
         pub width: u32,
     }
 }
@@ -48,7 +48,7 @@ const WG: u32 = 64;
 /// Experts of a row.
 pub(crate) const TOP: Number = Number("TOP");
 
-/// The kernel for `top` experts a row: the bias of each is added first, absent weights count as 1.
+/// Returns the variant for `top` experts per row. The bias of each expert is added first; absent weights count as 1.
 #[must_use]
 pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
     Variant::new(&KERNEL)
@@ -58,7 +58,7 @@ pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Varia
         .constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows of `width` elements.
+/// Returns the number of workgroups for `rows` rows of `width` elements.
 #[must_use]
 pub fn grid(params: &MoeCombineParams) -> [u32; 3] {
     flat_grid((params.rows * params.width).div_ceil(WG))

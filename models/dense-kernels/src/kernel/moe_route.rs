@@ -1,4 +1,4 @@
-//! Router of a mixture of experts: chooses the experts of a row, and their weights.
+//! Routes rows of a mixture of experts: selects the experts of each row, and their weights.
 
 use crate::Activation;
 use crate::ExpertPacking;
@@ -61,7 +61,7 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MoeRouteParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
         /// Factor on weights.
         pub scale: f32,
@@ -91,9 +91,9 @@ bindings! {
 /// Source of a row's experts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpertSource {
-    /// The best scores.
+    /// The experts with the best scores.
     Scores,
-    /// A table by token id.
+    /// The experts that a table lists for the row's token id.
     Table,
 }
 
@@ -101,9 +101,9 @@ pub enum ExpertSource {
 pub(crate) const EXPERTS: Number = Number("EXPERTS");
 /// Groups of experts.
 pub(crate) const GROUPS: Number = Number("GROUPS");
-/// Groups that a row chooses among.
+/// Number of groups that experts of a row are selected from.
 pub(crate) const TOP_GROUPS: Number = Number("TOP_GROUPS");
-/// Experts whose scores rank a group.
+/// Number of experts whose scores rank a group.
 pub(crate) const GROUP_TOP: Number = Number("GROUP_TOP");
 /// Kind of score.
 pub(crate) const SCORE: Number = Number("SCORE");
@@ -112,12 +112,12 @@ pub(crate) const HASHED: Flag = Flag("HASHED");
 /// Whether weights add up to 1.
 pub(crate) const NORMALISE: Flag = Flag("NORMALISE");
 
-/// Lanes a row: one an expert, within the limits of a workgroup.
+/// Number of lanes per row: one per expert, within the limits of a workgroup.
 fn lanes(experts: u32) -> u32 {
     experts.next_power_of_two().clamp(64, 256)
 }
 
-/// The kernel for one router.
+/// Returns the variant for one router.
 #[must_use]
 pub fn variant(moe: &MoeConfig, choice: ExpertSource, level: Level) -> Variant {
     let score = match moe.router.score {
@@ -140,7 +140,7 @@ pub fn variant(moe: &MoeConfig, choice: ExpertSource, level: Level) -> Variant {
         .by_level(slot::REDUCE, level)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &MoeRouteParams) -> [u32; 3] {
     flat_grid(params.rows)

@@ -1,4 +1,4 @@
-//! Pairs of a row and an expert, ordered by expert and cut into tiles.
+//! Orders pairs of a row and an expert by expert, and divides them into tiles.
 
 use attn_kernels::declare::one;
 use attn_kernels::{Variant, bindings, kernel, params};
@@ -16,11 +16,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct MoeSortParams {
-        /// Pairs.
+        /// Number of pairs.
         pub pairs: u32,
         /// Maximum number of pairs of a tile.
         pub tile: u32,
-        /// Tiles that the matmul runs: see [`max_tiles`].
+        /// Number of tiles that the matmul runs: see [`max_tiles`].
         pub max_tiles: u32,
     }
 }
@@ -37,13 +37,13 @@ bindings! {
     }
 }
 
-/// The kernel for `experts` experts.
+/// Returns the variant for `experts` experts.
 #[must_use]
 pub fn variant(experts: u32) -> Variant {
     Variant::new(&KERNEL).set(super::moe_route::EXPERTS, experts)
 }
 
-/// Tiles that `pairs` pairs make at most: every expert that has any may have one that is not full.
+/// Maximum number of tiles that `pairs` pairs make: every expert that has any may have one tile that is not full.
 #[must_use]
 pub fn max_tiles(pairs: u32, experts: u32, tile: u32) -> u32 {
     let begun = pairs.min(experts);

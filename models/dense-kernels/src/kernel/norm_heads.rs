@@ -1,4 +1,4 @@
-//! RMS or layer norm of parts of rows, in place: query and key heads, latents.
+//! Applies an RMS or layer norm to parts of rows, in place: query and key heads, latents.
 
 use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::kernel::flat_grid;
@@ -24,17 +24,17 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct NormHeadsParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Runs in each row.
+        /// Number of runs in each row, such as heads.
         pub heads: u32,
-        /// Elements of a run.
+        /// Number of elements of a run.
         pub width: u32,
-        /// f32 from row to row.
+        /// Number of f32 from one row to the next.
         pub stride: u32,
         /// First element of the first run of a row.
         pub first: u32,
-        /// Added to the mean square.
+        /// Epsilon added to the mean square.
         pub eps: f32,
     }
 }
@@ -49,7 +49,7 @@ bindings! {
     }
 }
 
-/// Lanes a run.
+/// Number of lanes per run.
 const LANES: u32 = 64;
 
 /// Kinds of norms.
@@ -64,13 +64,13 @@ pub enum Norm {
 /// Whether the mean is subtracted.
 pub(crate) const CENTRED: Flag = Flag("CENTRED");
 
-/// The kernel for one kind of norm.
+/// Returns the variant for one kind of norm.
 #[must_use]
 pub fn variant(norm: Norm, level: Level) -> Variant {
     Variant::new(&KERNEL).set(CENTRED, norm == Norm::Layer).set(slot::WG, LANES).by_level(slot::REDUCE, level)
 }
 
-/// Workgroups for `rows` rows of `heads` runs.
+/// Returns the number of workgroups for `rows` rows of `heads` runs.
 #[must_use]
 pub fn grid(params: &NormHeadsParams) -> [u32; 3] {
     flat_grid(params.rows * params.heads)

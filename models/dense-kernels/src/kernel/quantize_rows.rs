@@ -1,4 +1,5 @@
-//! Rows as codes of 8 bits, directly or after an RMS norm: the activations of [`matmul_int8`](super::matmul_int8).
+//! Converts rows to codes of 8 bits, directly or after an RMS norm: the activations of
+//! [`matmul_int8`](super::matmul_int8).
 //!
 //! A block of 32 elements shares one scale, its largest magnitude over 127: the coding that llama.cpp calls `Q8_1`.
 
@@ -20,13 +21,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct QuantizeRowsParams {
-        /// Rows of x.
+        /// Number of rows of x.
         pub rows: u32,
-        /// Blocks of 32 in a row.
+        /// Number of blocks of 32 in a row.
         pub blocks: u32,
-        /// vec4 from row to row of x.
+        /// Number of vec4 from one row of x to the next.
         pub x_stride: u32,
-        /// Added to the mean square, for rows after a norm.
+        /// Epsilon added to the mean square, for rows after a norm.
         pub eps: f32,
     }
 }
@@ -45,7 +46,7 @@ bindings! {
     }
 }
 
-/// Lanes of a workgroup, of four elements each.
+/// Number of lanes of a workgroup; each converts four elements.
 const LANES: u32 = 256;
 
 /// Treatment of rows before they become codes, or f16.
@@ -69,7 +70,7 @@ impl Input {
 pub(crate) const NORM: OneOf<Input> =
     OneOf::new("norm", &[(Input::Plain, "norm_none"), (Input::Normed, "norm_rms")]);
 
-/// The kernel for one kind of input.
+/// Returns the variant for one kind of input.
 #[must_use]
 pub fn variant(input: Input, level: Level) -> Variant {
     Variant::new(&KERNEL)
@@ -79,7 +80,7 @@ pub fn variant(input: Input, level: Level) -> Variant {
         .set(NORM, input)
 }
 
-/// Workgroups for `rows` rows of `blocks` blocks.
+/// Returns the number of workgroups for `rows` rows of `blocks` blocks.
 #[must_use]
 pub fn grid(params: &QuantizeRowsParams) -> [u32; 3] {
     [params.blocks.div_ceil(LANES / 8), params.rows, 1]

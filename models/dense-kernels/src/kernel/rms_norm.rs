@@ -1,4 +1,4 @@
-//! RMS norm of rows, all of them or a selection.
+//! Applies an RMS norm to rows, all of them or a selection.
 
 use super::matmul::NORM_LANES;
 use attn_kernels::declare::{Listed, Sizes, levels};
@@ -23,13 +23,13 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct RmsNormParams {
-        /// Rows to write.
+        /// Number of rows to write.
         pub rows: u32,
-        /// Elements a row.
+        /// Number of elements a row.
         pub width: u32,
-        /// Added to the mean square.
+        /// Epsilon added to the mean square.
         pub eps: f32,
-        /// First entry of `sources`.
+        /// Index of the first entry of `sources`.
         pub first: u32,
     }
 }
@@ -64,7 +64,7 @@ pub(crate) const GATHER: Flag = Flag("GATHER");
 /// Whether results are added.
 pub(crate) const ADD: Flag = Flag("ADD");
 
-/// The kernel with `lanes` lanes a row.
+/// Returns the variant with `lanes` lanes a row.
 #[must_use]
 pub fn variant(form: NormForm, lanes: u32, level: Level) -> Variant {
     Variant::new(&KERNEL)
@@ -74,7 +74,7 @@ pub fn variant(form: NormForm, lanes: u32, level: Level) -> Variant {
         .by_level(slot::REDUCE, level)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &RmsNormParams) -> [u32; 3] {
     [params.rows, 1, 1]

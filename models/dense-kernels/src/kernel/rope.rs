@@ -1,4 +1,4 @@
-//! Rotary position embedding, in place.
+//! Applies rotary position embedding in place.
 
 use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::kernel::flat_grid;
@@ -27,17 +27,17 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct RopeParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Heads to rotate: queries, then keys.
+        /// Number of heads to rotate: queries, then keys.
         pub heads: u32,
-        /// f32 from row to row.
+        /// Number of f32 from one row to the next.
         pub stride: u32,
-        /// Pairs of dimensions to rotate in each head.
+        /// Number of pairs of dimensions to rotate in each head.
         pub pairs: u32,
         /// First dimension to rotate of the first head of a row.
         pub first: u32,
-        /// 1 for the inverse rotation.
+        /// Flag: 1 for the inverse rotation.
         pub back: u32,
     }
 }
@@ -45,7 +45,7 @@ params! {
 bindings! {
     /// Buffers of `rope`.
     pub struct RopeBuffers(RopeParams) {
-        /// Angles of each row, `[rows, pairs]`, made on the host in double precision.
+        /// Cosine and sine of each pair of each row, `[rows, pairs]`, computed on the host in double precision.
         read cs: Angle,
         /// Rows of `stride` f32 with `heads` heads, which rotate from dimension `first` on.
         write x: f32,
@@ -57,7 +57,7 @@ const WG: u32 = 64;
 /// Whether the elements of a pair are adjacent.
 pub(crate) const INTERLEAVED: Flag = Flag("INTERLEAVED");
 
-/// The kernel for one head size and pairing.
+/// Returns the variant for one head size and pairing.
 #[must_use]
 pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
     Variant::new(&KERNEL)
@@ -66,7 +66,7 @@ pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
         .constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &RopeParams) -> [u32; 3] {
     flat_grid((params.rows * params.heads * params.pairs).div_ceil(WG))

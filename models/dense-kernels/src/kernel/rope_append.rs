@@ -1,4 +1,4 @@
-//! Rotary position embedding of queries and keys, with keys and values written to the cache.
+//! Applies rotary position embedding to queries and keys, and writes keys and values to the cache.
 
 use attn_kernels::declare::TYPES;
 use attn_kernels::kernel::cache_write;
@@ -27,15 +27,15 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct RopeAppendParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Pairs of dimensions to rotate in each head.
+        /// Number of pairs of dimensions to rotate in each head.
         pub pairs: u32,
-        /// Heads that are normed, the first of queries and keys, in variants with a norm.
+        /// Number of heads with a norm, the first of queries and keys, in variants with a norm.
         pub normed: u32,
         /// Epsilon that the norm adds to the mean square.
         pub eps: f32,
@@ -53,7 +53,7 @@ bindings! {
         write k_cache: KvWord,
         /// Cache of values, in the layout of `KvShape`.
         write v_cache: KvWord,
-        /// Angles of each row, `[rows, pairs]`, then a factor on each row's queries, `[rows]`.
+        /// Cosine and sine of each pair of each row, `[rows, pairs]`, then a factor on each row's queries, `[rows]`.
         read cs: Angle,
         /// Rotated queries, `[rows, num_heads, head_dim]`.
         write q: f32,
@@ -64,7 +64,7 @@ bindings! {
     }
 }
 
-/// Lanes of a workgroup: those of whole heads of `head_dim` dimensions, eight a lane.
+/// Number of lanes of a workgroup: those of whole heads of `head_dim` dimensions, eight dimensions per lane.
 fn lanes(head_dim: u32) -> u32 {
     let head = head_dim / 8;
     head * (64 / head).max(1)
@@ -76,18 +76,18 @@ pub(crate) const NORMED: Flag = Flag("NORMED");
 /// Operations on queries, keys and values before the rotation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Before {
-    /// A bias is added to queries, keys and values.
+    /// Whether a bias is added to queries, keys and values.
     pub biased: bool,
-    /// Then each head of queries and keys passes through an RMS norm.
+    /// Whether each head of queries and keys then passes through an RMS norm.
     pub normed: bool,
 }
 
 impl Before {
-    /// Nothing, or nothing that the rows have not had.
+    /// No operation, because the rows need none or have had it.
     pub const NONE: Self = Self { biased: false, normed: false };
 }
 
-/// The kernel for one cache shape and pairing.
+/// Returns the variant for one cache shape and pairing.
 #[must_use]
 pub fn variant(shape: &KvShape, pairing: Pairing, Before { biased, normed }: Before) -> Variant {
     Variant::new(&KERNEL)
@@ -100,7 +100,7 @@ pub fn variant(shape: &KvShape, pairing: Pairing, Before { biased, normed }: Bef
         .set(slot::WG, lanes(shape.head_dim))
 }
 
-/// Workgroups for `rows` rows of `num_heads` query heads.
+/// Returns the number of workgroups for `rows` rows of `num_heads` query heads.
 #[must_use]
 pub fn grid(params: &RopeAppendParams, shape: &KvShape) -> [u32; 3] {
     let heads = params.num_heads + 2 * shape.num_kv_heads;

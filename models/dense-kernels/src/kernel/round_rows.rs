@@ -1,4 +1,4 @@
-//! Rows rounded to f16, directly or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
+//! Rounds rows to f16, directly or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
 
 use attn_kernels::{Level, Variant, bindings, kernel, params, slot};
 
@@ -17,13 +17,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct RoundRowsParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Blocks of 32 in a row.
+        /// Number of blocks of 32 in a row.
         pub blocks: u32,
-        /// vec4 from row to row of x.
+        /// Number of vec4 from one row of x to the next.
         pub x_stride: u32,
-        /// Added to the mean square, for rows after a norm.
+        /// Epsilon added to the mean square, for rows after a norm.
         pub eps: f32,
     }
 }
@@ -40,7 +40,7 @@ bindings! {
     }
 }
 
-/// The kernel for one kind of input.
+/// Returns the variant for one kind of input.
 #[must_use]
 pub fn variant(input: Input, level: Level) -> Variant {
     Variant::new(&KERNEL)
@@ -50,7 +50,7 @@ pub fn variant(input: Input, level: Level) -> Variant {
         .set(super::quantize_rows::NORM, input)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &RoundRowsParams) -> [u32; 3] {
     [params.rows, 1, 1]

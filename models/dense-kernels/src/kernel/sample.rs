@@ -19,9 +19,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SampleParams {
-        /// Logits a row.
+        /// Number of logits a row.
         pub vocab: u32,
-        /// Parts of a row.
+        /// Number of parts of a row.
         pub parts: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
@@ -49,13 +49,13 @@ bindings! {
 /// Result in place of a token for a row with a logit that is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
 
-/// The kernel, after a scan with blocks of `each` tokens.
+/// Returns the variant, after a scan with blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(rows: u32) -> [u32; 3] {
     [rows, 1, 1]

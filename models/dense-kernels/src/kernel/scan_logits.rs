@@ -16,23 +16,23 @@ kernel! {
     cases: crate::self_test::sample::scan,
 }
 
-/// Lanes of a workgroup, each with a block of a part.
+/// Number of lanes of a workgroup, each with a block of a part.
 pub const LANES: u32 = 256;
 
-/// Tokens of a block: few, so that a row has many workgroups, and later kernels read few other logits.
+/// Number of tokens of a block: few, so that a row has many workgroups, and later kernels read few other logits.
 pub const TOKENS_PER_LANE: u32 = 32;
 
-/// Tokens of a block on a software driver, which spends its time on barriers.
+/// Number of tokens of a block on a software driver, which spends its time on barriers.
 pub const TOKENS_PER_LANE_ON_CPU: u32 = 256;
 
 params! {
     /// Uniform parameters.
     pub struct ScanLogitsParams {
-        /// Logits a row.
+        /// Number of logits a row.
         pub vocab: u32,
-        /// Parts of a row.
+        /// Number of parts of a row.
         pub parts: u32,
-        /// 1 if tokens are drawn from the rows by specs; 0 if there are no specs.
+        /// Flag for drawing tokens: 1 if tokens are drawn from the rows by specs; 0 if there are no specs.
         pub draws: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
@@ -58,7 +58,7 @@ bindings! {
 /// Tokens of a lane.
 const EACH: Number = Number("TOKENS_PER_LANE");
 
-/// The kernel, for blocks of `each` tokens.
+/// Returns the variant, for blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     sized(&KERNEL, each)
@@ -69,13 +69,13 @@ pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
     Variant::new(kernel).set(EACH, each).set(slot::WG, LANES)
 }
 
-/// Parts of a row.
+/// Number of parts of a row.
 #[must_use]
 pub fn parts(vocab: u32, each: u32) -> u32 {
     vocab.div_ceil(each * LANES)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &ScanLogitsParams, rows: u32) -> [u32; 3] {
     [params.parts, rows, 1]

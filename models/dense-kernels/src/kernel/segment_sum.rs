@@ -1,4 +1,4 @@
-//! Sums of consecutive rows: embeddings by last-token and mean pooling.
+//! Sums consecutive rows: embeddings by last-token and mean pooling.
 
 use attn_kernels::declare::one;
 use attn_kernels::{Variant, bindings, kernel, params};
@@ -16,7 +16,7 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SegmentSumParams {
-        /// vec4 of a row.
+        /// Number of vec4 of a row.
         pub quads: u32,
     }
 }
@@ -33,16 +33,16 @@ bindings! {
     }
 }
 
-/// vec4 of a row that a workgroup sums.
+/// Number of vec4 of a row that a workgroup sums.
 const QUADS: u32 = 16;
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for this number of segments.
+/// Returns the number of workgroups for this number of segments.
 #[must_use]
 pub fn grid(params: &SegmentSumParams, segments: u32) -> [u32; 3] {
     [params.quads.div_ceil(QUADS), segments, 1]

@@ -1,4 +1,4 @@
-//! A bound on logits, in place.
+//! Bounds logits in place.
 
 use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
@@ -17,11 +17,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SoftcapParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Columns.
+        /// Number of columns.
         pub cols: u32,
-        /// Bound of the magnitude, over 0.
+        /// Bound of the magnitude of logits, above 0.
         pub cap: f32,
     }
 }
@@ -29,20 +29,20 @@ params! {
 bindings! {
     /// Buffers of `softcap`.
     pub struct SoftcapBuffers(SoftcapParams) {
-        /// `[rows, cols]`
+        /// Logits, `[rows, cols]`.
         write x: f32,
     }
 }
 
 const WG: u32 = 64;
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows of `cols` columns.
+/// Returns the number of workgroups for `rows` rows of `cols` columns.
 #[must_use]
 pub fn grid(params: &SoftcapParams) -> [u32; 3] {
     flat_grid((params.rows * params.cols).div_ceil(WG))

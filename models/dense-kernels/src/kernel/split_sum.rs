@@ -18,13 +18,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SplitSumParams {
-        /// Rows of y.
+        /// Number of rows of y.
         pub rows: u32,
-        /// Columns.
+        /// Number of columns.
         pub cols: u32,
-        /// Partial sums of a result.
+        /// Number of partial sums per result.
         pub splits: u32,
-        /// f32 from row to row of y.
+        /// Number of f32 from one row of y to the next.
         pub y_stride: u32,
         /// First column of y.
         pub y_offset: u32,
@@ -41,7 +41,7 @@ bindings! {
     }
 }
 
-/// The kernel for an epilogue of one part.
+/// Returns the variant for an epilogue of one part.
 #[must_use]
 pub fn variant(epilogue: Epilogue) -> Variant {
     let parts = epilogue.parts();
@@ -49,7 +49,7 @@ pub fn variant(epilogue: Epilogue) -> Variant {
     Variant::new(&KERNEL).set(EPILOGUE, epilogue)
 }
 
-/// Workgroups for `rows` rows and `cols` columns.
+/// Returns the number of workgroups for `rows` rows and `cols` columns.
 #[must_use]
 pub fn grid(params: &SplitSumParams) -> [u32; 3] {
     [params.cols.div_ceil(64), params.rows, 1]

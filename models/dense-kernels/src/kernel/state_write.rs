@@ -1,4 +1,4 @@
-//! States of a compressor into their paged cache.
+//! Writes states of a compressor into their paged cache.
 
 use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
@@ -18,13 +18,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct StateWriteParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// 16-byte units of a row.
+        /// Number of 16-byte units of a row.
         pub quads: u32,
-        /// Tokens per block.
+        /// Number of tokens per block.
         pub block_size: u32,
-        /// 16-byte units from one block to the next.
+        /// Number of 16-byte units from one block to the next.
         pub page: u32,
     }
 }
@@ -43,13 +43,13 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows of `quads` fours.
+/// Returns the number of workgroups for `rows` rows of `quads` units of 16 bytes.
 #[must_use]
 pub fn grid(params: &StateWriteParams) -> [u32; 3] {
     flat_grid((params.rows * params.quads).div_ceil(WG))

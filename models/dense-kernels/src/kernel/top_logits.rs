@@ -1,4 +1,4 @@
-//! Log-probabilities of a token of a row and of the likeliest ones.
+//! Computes the log-probabilities of a token of a row and of the likeliest ones.
 
 use super::scan_logits;
 use attn_kernels::declare::one;
@@ -20,13 +20,14 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct TopLogitsParams {
-        /// Logits a row.
+        /// Number of logits a row.
         pub vocab: u32,
-        /// Parts of a row.
+        /// Number of parts of a row.
         pub parts: u32,
-        /// Entries of the outputs from one request to the next: one more than the maximum number of tokens per request.
+        /// Number of entries of the outputs from one request to the next: one more than the maximum number of tokens
+        /// per request.
         pub stride: u32,
-        /// First request of the dispatch.
+        /// Index of the first request of the dispatch.
         pub first: u32,
     }
 }
@@ -55,19 +56,19 @@ bindings! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct TopRequest {
-    /// The row of logits, and its entry among the targets.
+    /// Index of the row of logits, and of its entry among the targets.
     pub row: u32,
     /// Number of the likeliest tokens, at most the vocabulary.
     pub tokens: u32,
 }
 
-/// The kernel, after a scan with blocks of `each` tokens.
+/// Returns the variant, after a scan with blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
 }
 
-/// Workgroups for `requests` requests.
+/// Returns the number of workgroups for `requests` requests.
 #[must_use]
 pub fn grid(requests: u32) -> [u32; 3] {
     [requests, 1, 1]

@@ -8,10 +8,10 @@ use crate::cpu;
 use crate::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
 use crate::kernel::hyper_expand::{self, HyperExpandParams, StreamForm};
 
-/// Exponentials, and up to some hundred divisions one after the other.
+/// Tolerance of exponentials, and of up to some hundred divisions one after the other.
 const MIXED: Tolerance = Tolerance { abs: 1e-5, rel: 1e-5 };
 
-/// Rows, and elements of a stream's row.
+/// Number of rows, and of elements of a stream's row.
 fn sizes(spec: &Spec) -> [u32; 2] {
     [spec.number(5, 1..=40), spec.number(70, 1..=600)]
 }

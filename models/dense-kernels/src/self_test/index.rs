@@ -53,7 +53,8 @@ fn vectors(spec: &Spec, count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
     x
 }
 
-/// Sums of the rotation have one order and the division by a power of two is exact, so that codes are the reference's.
+/// Cases of writing keys in fp8: sums of the rotation have one order and the division by a power of two is exact, so
+/// that codes equal the reference's.
 pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
     let (rows, first) = (spec.number(9, 2..=40), spec.number(4, 0..=8));

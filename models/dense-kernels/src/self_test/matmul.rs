@@ -27,7 +27,7 @@ use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Packed};
 use crate::{Tensor, cpu};
 
-/// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
+/// Tolerance of sums of 512 products of factors rounded to f16, whose errors of 2^-12 of size 1/3 add up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 /// Tolerance of the product of two such sums of size 13, one through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
@@ -40,7 +40,7 @@ fn loads(variant: &Variant) -> Loads {
     variant.get(matmul::ACTIVATIONS).flatten().unwrap_or(Loads::Uniform)
 }
 
-/// Rows, columns and blocks of a product, at most as many as usual, which the tolerances are for.
+/// Numbers of rows, columns and blocks of a product, at most the usual ones, for which the tolerances are.
 fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
     [spec.number(rows, 1..=rows), spec.number(cols, 1..=cols), whole_blocks(variant, spec, blocks)]
 }
@@ -54,7 +54,7 @@ enum Given {
     Codes,
 }
 
-/// A product that is only timed, of random numbers: any bits are weights. Its results are of `splits` splits.
+/// A product of random numbers that is only timed: any bits are valid weights. Its results are of `splits` splits.
 fn timed(
     variant: &Variant,
     params: &impl Pod,
@@ -91,7 +91,7 @@ fn timed(
     if variant.get(matmul::ACTIVATIONS) == Some(None) { case.floats_of(width) } else { case }
 }
 
-/// Rows, columns and blocks of a product that is timed.
+/// Numbers of rows, columns and blocks of a product that is timed.
 fn timed_shape(size: &Size) -> [u32; 3] {
     [size.rows, size.cols, size.width.div_ceil(u32_of(BLOCK))]
 }
@@ -182,7 +182,7 @@ impl Product {
     }
 }
 
-/// With a norm all magnitudes are powers of two, so that neither side rounds.
+/// Cases of rounding rows. With a norm all magnitudes are powers of two, so that neither side rounds.
 pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (spec.number(3, 1..=9), spec.number(9, 1..=20));
@@ -324,8 +324,9 @@ pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![product.coded(variant, grid, product.tolerance())]
 }
 
-/// Codes are equal: both sides scale by the same quotient and round in the same way. With a norm they may differ by one where
-/// rounding does, so that case has a single block a row of numbers that need no rounding.
+/// Cases of quantising rows. Codes are equal, because both sides scale by the same quotient and round in the same
+/// way. With a norm they may differ by one where rounding does, so that case has a single block per row of numbers
+/// that need no rounding.
 pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (spec.number(3, 1..=9), if normed { 1 } else { spec.number(300, 1..=300) });
@@ -401,7 +402,8 @@ pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![product.case("rows, columns and blocks beyond a tile", variant, grid, product.coop_tolerance())]
 }
 
-/// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.
+/// Cases of the embedding. Every product of a scale and a code is exact in f32, except for Q6_K's, which both sides
+/// round once, so that results are equal to the bit.
 pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Plain types need not fill their last block.
     let (width, row) = if dtype(variant).block_elems() == 1 { (504, 504) } else { (512, 512) };

@@ -26,7 +26,7 @@ use crate::kernel::quantize_rows::QuantizeRowsParams;
 use crate::pack::{BLOCK, Packed};
 use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
 
-/// A few products and an exponential each.
+/// Tolerance of a few products and an exponential.
 const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
 
 pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -316,7 +316,8 @@ pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Rows that meet one of several matrices each, by their place or by their expert: tiles of `[rows, cols]`.
+/// Cases of rows that are multiplied by one of several matrices each, chosen by their place or by their expert, with
+/// tiles of `[rows, cols]`.
 pub(crate) fn several(
     variant: &Variant,
     spec: &Spec,

@@ -10,7 +10,7 @@ use crate::cast::u32_of;
 use crate::kernel::matmul;
 use crate::pack::{BLOCK, Format};
 
-/// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
+/// Tolerance of sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
 pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 /// Tolerance of the product of two such sums, one through `exp`.
 pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
@@ -22,7 +22,7 @@ pub(super) fn dtype(variant: &Variant) -> Dtype {
     Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
 }
 
-/// Blocks of a row, at most as many as usual, that the storage type fills.
+/// Number of blocks of a row, at most `usual`, that the storage type fills.
 pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
     let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
     unit * spec.number(usual / unit, 1..=usual / unit)

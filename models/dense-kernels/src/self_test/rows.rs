@@ -19,11 +19,12 @@ use crate::kernel::segment_sum::{self, SegmentSumParams};
 use crate::kernel::softcap::{self, SoftcapParams};
 use crate::kernel::state_write::{self, StateWriteParams};
 
-/// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
+/// Tolerance of a sum of up to some thousand squares or exponentials, then a division, root or logarithm: some tens
+/// of units of 2^-24.
 const ROW: Tolerance = Tolerance { abs: 2e-6, rel: 5e-6 };
-/// Logits of up to 40 bring their own rounding: some units of 40 * 2^-24.
+/// Tolerance of likelihoods: logits of up to 40 bring their own rounding, some units of 40 * 2^-24.
 const LIKELIHOOD: Tolerance = Tolerance { abs: 2e-5, rel: 5e-6 };
-/// Two products and a sum, fused or not.
+/// Tolerance of two products and a sum, fused or not.
 const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
 pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {

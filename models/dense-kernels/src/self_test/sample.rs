@@ -13,7 +13,7 @@ use crate::kernel::sample::{self, NOT_FINITE, SampleParams, Spec};
 use crate::kernel::scan_logits::{self, ScanLogitsParams, TOKENS_PER_LANE};
 use crate::kernel::top_logits::{self, TopLogitsParams, TopRequest};
 
-/// Two parts.
+/// Size of the vocabulary: two parts.
 const VOCAB: usize = 9000;
 
 /// Draws from the whole vocabulary.
@@ -80,7 +80,7 @@ pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
     cases
 }
 
-/// Two of three rows: one with a mask and every list, one with penalties alone.
+/// Cases with edits of two of three rows: one has a mask and every list, one has penalties alone.
 pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let (vocab, words) = (9000u32, 282u32);
     let before: Vec<f32> = choices.floats(3 * vocab as usize, 1).iter().map(|x| x * 20.0).collect();
@@ -145,8 +145,8 @@ pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
     cases
 }
 
-/// `spec` at the first top-p and position whose draw does not hang on rounding: the edge is clear of sums in f32, and the
-/// winner leads by more than noise and scores in f32 may err.
+/// Returns `spec` at the first top-p and position whose draw does not depend on rounding: the mass of the kept tokens
+/// differs enough from top-p, and the winner leads by more than the errors of noise and scores in f32.
 fn clear(logits: &[f32], spec: &Spec) -> Spec {
     let edge = |top_p: f32| kept(logits, &Spec { top_p, ..*spec }).len();
     let is_clear = |top_p: &f32| *top_p == 1.0 || edge((top_p + 1e-4).min(1.0)) == edge(top_p - 1e-4);
@@ -162,7 +162,7 @@ fn clear(logits: &[f32], spec: &Spec) -> Spec {
     (0..).map(at).find(leads).expect("most positions have a clear winner")
 }
 
-/// `spec` at the first position where every part has a clear candidate.
+/// Returns `spec` at the first position where the candidate of every part leads by more than rounding errors.
 fn clear_in_parts(logits: &[f32], spec: &Spec) -> Spec {
     let leads = |spec: &Spec| {
         let mut parts = (0..).zip(logits.chunks(8192)).map(|(part, logits)| {
