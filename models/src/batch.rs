@@ -30,15 +30,15 @@ pub struct Slice<'a> {
     pub access: &'a [u32],
     /// Targets to score: `targets[i]` is the token that follows `tokens[i]`. May be shorter than `tokens`.
     pub targets: &'a [u32],
-    /// Return the log-probability of each target, and those of this many of the likeliest tokens, at most
-    /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
+    /// Number of the likeliest tokens whose log-probabilities are returned together with that of each target, at most
+    /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP); `None` for no log-probabilities.
     pub log_probs: Option<u32>,
-    /// Return the logits of this many of the last rows.
+    /// Number of last rows whose logits are returned.
     pub logits: usize,
-    /// Return the sum of the final hidden states, after the last norm, of this many of the last rows: 1 for last-token
+    /// Number of last rows whose final hidden states, after the last norm, are summed and returned: 1 for last-token
     /// pooling, all rows for mean pooling.
     pub pooled: usize,
-    /// Certify the attention mass that a sparse policy keeps in decode steps: [`Attended::mass`].
+    /// Whether to certify the attention mass that a sparse policy keeps in decode steps: [`Attended::mass`].
     pub certify: bool,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// Returns some of the rows, with what is requested of these.
+    /// Returns some of the rows, with the results that are requested of these rows.
     pub(crate) fn rows(&self, rows: Range<usize>) -> Self {
         let len = self.tokens.len();
         let of_last = |wanted: usize| rows.end.saturating_sub(rows.start.max(len - wanted.min(len)));

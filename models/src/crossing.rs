@@ -20,7 +20,7 @@ pub const ROWS: [u32; 3] = [1, 8, 32];
 /// which is exact.
 const PAYS: f64 = 0.98;
 
-/// Crossings are rounded up to multiples of this many tokens, unless they are lengths that were timed.
+/// Number of tokens to whose multiples crossings are rounded up, unless they are lengths that were timed.
 const ROUND: u32 = 256;
 
 /// Time after which no longer contexts are timed, so that slow devices are not held up.
@@ -31,7 +31,7 @@ const SLOW: Duration = Duration::from_millis(400);
 pub struct StepTimes {
     /// Number of sequences.
     pub rows: u32,
-    /// Tokens per sequence.
+    /// Number of tokens per sequence.
     pub context: u32,
     /// Time of the dense step.
     pub dense: Duration,
@@ -60,7 +60,7 @@ pub struct StepGrid {
     pub longest: u32,
     /// Maximum number of sequences.
     pub sequences: u32,
-    /// Tokens of all sequences that the pool holds.
+    /// Number of tokens of all sequences that the pool holds.
     pub pool_tokens: u64,
 }
 
@@ -153,11 +153,11 @@ pub struct Crossing {
     steps: Vec<Step>,
 }
 
-/// Length from which steps of at least this many sequences select.
+/// Length from which steps of at least `rows` sequences select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     rows: u32,
-    /// `None` if selection pays at no length.
+    /// Length in tokens; `None` if selection pays at no length.
     tokens: Option<u32>,
 }
 
@@ -174,7 +174,7 @@ impl Crossing {
         !self.steps.is_empty() && self.steps.iter().all(|step| step.tokens.is_none())
     }
 
-    /// Whether lengths were measured.
+    /// Whether it was measured from which context lengths on selecting blocks pays; otherwise every step selects.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.steps.is_empty()

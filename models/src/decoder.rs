@@ -97,7 +97,7 @@ pub struct Decoder {
     ahead: Option<EncodedStep>,
     steps_ahead: u64,
     steps_following: u64,
-    /// Bytes of weights that steps have copied from the host.
+    /// Number of bytes of weights that steps have copied from the host.
     streamed_bytes: u64,
 }
 
@@ -136,15 +136,15 @@ pub(crate) struct SentStep {
 #[derive(PartialEq, Eq, Debug)]
 struct StepShape {
     rows: u32,
-    /// Whether tokens are those that the step before draws.
+    /// Whether the tokens of the step are those that the step before draws.
     follows: bool,
-    /// Layers per submission: long steps are split into several submissions.
+    /// Number of layers per submission: long steps are split into several submissions.
     layers_per_submission: u64,
     scored: usize,
     draws: draws::DrawShape,
     /// Splits of the rows of each attention group, and of the lists of layers that select.
     splits: Vec<SplitPlan>,
-    /// Number of rows that attend everything and of rows that attend lists, for each attention group.
+    /// Numbers of rows that attend everything and of rows that attend lists, for each attention group.
     split: Vec<[usize; 2]>,
     /// Numbers of the selection of blocks that the commands depend on.
     selection: Vec<usize>,
@@ -208,8 +208,8 @@ impl Decoder {
         self.begin_selection(slices)
     }
 
-    /// Plans the decode step that follows the one planned last, whose drawn tokens are its own, row by row, and writes it to the
-    /// device. The tokens of `slices` are any.
+    /// Plans the decode step that follows the one planned last, and writes it to the device. Its tokens are those
+    /// that the other step draws, row by row; the tokens of `slices` are ignored.
     pub(crate) fn plan_following(
         &mut self,
         slices: &[Slice<'_>],
@@ -289,8 +289,9 @@ impl Decoder {
         Ok(output)
     }
 
-    /// Ends a step that [only hands over](Self::only_hands_over), or whose slices and samples ask for nothing, without a wait.
-    /// Returns its work, the read of the residual of all rows unless the decoder has the head, and results that need no read.
+    /// Ends a step that [only hands over](Self::only_hands_over), or whose slices and samples request nothing,
+    /// without a wait. Returns its work, the read of the residual of all rows unless the decoder has the head, and
+    /// results that need no read.
     pub(crate) fn leave_step(&mut self, sent: SentStep) -> (Submission, Option<Read<f32>>, StepOutput) {
         let SentStep { submission, reads } = sent;
         self.attention.end(&self.gpu);

@@ -58,9 +58,9 @@ pub enum ModelError {
     Width {
         /// The tensor.
         name: String,
-        /// Elements of a row of the tensor.
+        /// Number of elements of a row of the tensor.
         width: usize,
-        /// Required divisor of the width.
+        /// Divisor that the width must have.
         multiple: usize,
     },
     /// Tensors that one kernel reads together have different types.
@@ -102,7 +102,7 @@ pub enum ModelError {
         "index keys in fp8 need heads of a power of two of dimensions, the indexer's have {head_dim}; f16 takes any"
     )]
     IndexWidth {
-        /// Dimensions of a head.
+        /// Number of dimensions of a head.
         head_dim: u32,
     },
     /// Blocks that a sparse policy selects are not whole blocks of the cache.
@@ -112,9 +112,9 @@ pub enum ModelError {
     SelectBlock {
         /// The policy.
         policy: &'static str,
-        /// Tokens per block of the policy.
+        /// Number of tokens per block of the policy.
         select: u32,
-        /// Tokens per block of the cache.
+        /// Number of tokens per block of the cache.
         block_size: u32,
     },
     /// A policy selected among more blocks than the sequence has.
@@ -122,9 +122,9 @@ pub enum ModelError {
     Selection {
         /// The policy.
         policy: &'static str,
-        /// Blocks of the selection.
+        /// Number of blocks of the selection.
         stated: u32,
-        /// Blocks of the sequence, of the policy's size.
+        /// Number of blocks of the sequence, of the policy's size.
         blocks: u32,
     },
     /// A policy that skips keys inside the attention kernel cannot do what only selections can.
@@ -159,7 +159,7 @@ pub enum ModelError {
     /// The layers cannot be divided between devices as requested.
     #[error("{layers} layers cannot be split over {} devices as {given:?}: each has some, and all have an owner", given.len())]
     Stages {
-        /// Layers of the model.
+        /// Number of layers of the model.
         layers: u32,
         /// Layers of each device.
         given: Vec<u32>,
@@ -188,17 +188,18 @@ pub enum ModelError {
     /// The device's pool is too small for a ring.
     #[error("a device pool of {blocks} KV blocks has no room for a ring, which needs {needed}")]
     DevicePool {
-        /// Blocks of the pool.
+        /// Number of blocks of the pool.
         blocks: u32,
-        /// Blocks of the smallest ring and the null block, or of the smallest selection instead of the null block.
+        /// Number of blocks of the smallest ring and the null block, or of the smallest selection instead of the null
+        /// block.
         needed: u32,
     },
     /// The partitions of a sequence are larger than a slot of the ring.
     #[error("{needed} blocks of the host in one chunk, a slot of the ring has {slot_blocks}")]
     Ring {
-        /// Blocks of the largest chunk.
+        /// Number of blocks of the largest chunk.
         needed: usize,
-        /// Blocks of a slot.
+        /// Number of blocks of a slot.
         slot_blocks: u32,
     },
     /// A step selects for more rows than the pages on the device suffice for.
@@ -206,9 +207,9 @@ pub enum ModelError {
         "a step needs room for {needed} pages of selected blocks at one time, the device pool has {slots}"
     )]
     PageSlots {
-        /// Pages of each KV head.
+        /// Number of pages of each KV head.
         needed: u32,
-        /// Slots of the device pool.
+        /// Number of slots of the device pool.
         slots: u32,
     },
     /// A launch does not fit the buffers of its kernel.
@@ -220,7 +221,7 @@ pub enum ModelError {
     /// Kernels do not support a block size.
     #[error("block size {block_size} is not a power of two from 4 on")]
     BlockSize {
-        /// Tokens per block.
+        /// Number of tokens per block.
         block_size: u32,
     },
     /// The caches of the layers cannot share blocks.
@@ -231,7 +232,7 @@ pub enum ModelError {
     Block {
         /// The block.
         block: u32,
-        /// Blocks of the pool.
+        /// Number of blocks of the pool.
         blocks: u32,
     },
     /// A token id is outside the vocabulary.

@@ -60,7 +60,7 @@ pub(crate) const ROWS: u32 = 16;
 #[derive(Debug)]
 struct CacheBuffers {
     buffers: SmallVec<[Buf<KvWord>; 2]>,
-    /// Words per block in each buffer.
+    /// Number of words per block in each buffer.
     words: usize,
 }
 

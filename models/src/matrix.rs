@@ -37,7 +37,7 @@ use crate::{ModelError, Tensor};
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     format: Format,
-    /// Input features.
+    /// Number of input features.
     width: u32,
     blocks: u32,
     parts: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Product<'a> {
     /// Roundings that the product may apply to `x`.
     pub(crate) precision: Precision,
     pub(crate) y: &'a Buf<f32>,
-    /// Distance between rows of y in f32.
+    /// Distance between rows of y, in f32.
     pub(crate) y_stride: u32,
     /// First column of y.
     pub(crate) y_offset: u32,
@@ -84,7 +84,8 @@ pub(crate) struct Norm<'a> {
     pub(crate) eps: f32,
 }
 
-/// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, which fit into a processor's cache.
+/// Number of columns that a thread packs at a time: runs of 1 KiB in every row of quads, which fit into a processor's
+/// cache.
 const GROUP: usize = 64;
 
 impl Matrix {
@@ -371,11 +372,11 @@ impl Matrix {
     }
 }
 
-/// Rows of plain types are read in units of sixteen bytes.
+/// Divisor of the width of matrices of plain types, whose rows are read in units of sixteen bytes.
 const WIDTH_MULTIPLE: usize = 8;
 
-/// Floats after the last row of a product's input: the last block of a row extends into the next, where weights are zero, and so
-/// does a window that begins with the last row.
+/// Number of f32 after the last row of a product's input: the last block of a row extends into the next, where
+/// weights are zero, and so does a window that begins with the last row.
 pub(crate) const SLACK: usize = WINDOW_BYTES as usize / size_of::<f32>();
 
 pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {

@@ -22,13 +22,15 @@ use crate::{
     WeightSizes, WeightSource,
 };
 
-/// Size of the largest steps for each stage, in largest steps of a stage.
+/// Maximum number of rows of a step of several stages, per stage, as a multiple of the maximum number of rows of a stage.
 pub(crate) const STEPS: u32 = 4;
 
-/// Parts of the largest steps, for each stage: with `n` parts, the last of `s` stages idles for `s - 1` of `n + s - 1` turns.
+/// Number of parts of the largest steps, for each stage: with `n` parts, the last of `s` stages idles for `s - 1` of
+/// `n + s - 1` turns.
 const PARTS: u32 = 8;
 
-/// Minimum rows of a part, unless steps have fewer: products of fewer rows cost more for each row than idle stages do.
+/// Minimum number of rows of a part, unless steps have fewer: products of fewer rows cost more for each row than idle
+/// stages do.
 const PART_ROWS: u32 = 1024;
 
 /// A decoder whose layers are on one device, or split over several.
@@ -45,9 +47,9 @@ pub struct Sent(SentTo);
 
 #[derive(Debug)]
 enum SentTo {
-    /// The only stage works on it.
+    /// The only stage is still computing the step.
     Stage(Box<SentStep>),
-    /// All stages have worked on it.
+    /// All stages have computed the step.
     Stages(Box<StepOutput>),
 }
 
@@ -273,9 +275,9 @@ impl Pipeline {
         matches!(&self.stages[..], [only] if only.can_be_followed())
     }
 
-    /// Sends the decode step that follows the step sent last, whose results need not have been taken. The token of each slice is
-    /// the one that the step before draws for the slice of the same number; that in `slices` is any. What follows
-    /// [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) is of no use.
+    /// Sends the decode step that follows the step sent last, whose results need not have been taken. The token of
+    /// each slice is the one that the step before draws for the slice of the same number; the tokens in `slices` are
+    /// ignored. Results after [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) are meaningless.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).
@@ -327,7 +329,7 @@ impl Pipeline {
         Ok(output)
     }
 
-    /// Rows of the parts of a step of `rows` rows.
+    /// Number of rows of the parts of a step of `rows` rows.
     fn part_rows(&self, rows: u32) -> usize {
         let most = self.first().step_rows();
         rows.div_ceil(PARTS * u32_of(self.stages.len())).clamp(PART_ROWS.min(most), most) as usize

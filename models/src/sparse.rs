@@ -1,4 +1,4 @@
-//! Block-sparse attention of a decoder: who selects, where, and with what result.
+//! Block-sparse attention of a decoder: policy, place of selection, and results.
 
 mod attended;
 
@@ -24,13 +24,14 @@ pub struct SparseOptions {
     /// Place where blocks are scored.
     #[setters(skip)]
     pub place: SelectionPlace,
-    /// Return the selections themselves, layer by layer, for drawings and tests.
+    /// Whether to return the selections themselves, layer by layer, for drawings and tests.
     pub trace: bool,
-    /// Measure the quality of selections on the host: [`Attended::recall`]. Queries and keys are read back in every layer that
-    /// selects.
+    /// Whether to measure the quality of selections on the host: [`Attended::recall`]. Queries and keys are read back
+    /// in every layer that selects.
     pub measure: bool,
-    /// Certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Otherwise steps do so for slices
-    /// that [request it](crate::batch::Slice::certify). Policies without a bound certify nothing.
+    /// Whether to certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Otherwise
+    /// steps do so for slices that [request it](crate::batch::Slice::certify). Policies without a bound certify
+    /// nothing.
     pub certify: bool,
     /// Lengths below which decode rows attend everything, because selection would take longer.
     pub crossing: Crossing,
@@ -71,11 +72,11 @@ pub enum SelectionPlace {
 /// Traffic of pages of selected blocks, for contexts on the host. A page is a block's part of one KV head of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageTraffic {
-    /// Selected pages that were on the device.
+    /// Number of selected pages that were on the device.
     pub hits: u64,
-    /// Selected pages that attention had to wait for.
+    /// Number of selected pages that attention had to wait for.
     pub misses: u64,
-    /// Pages that were prefetched, concurrently with other work.
+    /// Number of pages that were prefetched, concurrently with other work.
     pub prefetched: u64,
     /// Bytes of keys and values of a page.
     pub page_bytes: u64,
@@ -86,11 +87,11 @@ pub struct PageTraffic {
 /// Blocks of a layer that were read from disk ahead of a selection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Predictions {
-    /// Blocks that were predicted.
+    /// Number of blocks that were predicted.
     pub predicted: u64,
-    /// Predicted blocks that the next selection needed and found in host memory.
+    /// Number of predicted blocks that the next selection needed and found in host memory.
     pub used: u64,
-    /// Predicted blocks that the next selection needed before they were read.
+    /// Number of predicted blocks that the next selection needed before they were read.
     pub late: u64,
 }
 

@@ -75,7 +75,7 @@ impl fmt::Display for Contest {
 pub struct TimedProduct {
     /// Contest that the product takes part in.
     pub contest: Contest,
-    /// Rows or tiles.
+    /// Number of rows or tiles.
     pub size: u32,
     /// Whether the later kernel is timed.
     pub later: bool,
@@ -84,7 +84,7 @@ pub struct TimedProduct {
 /// Times of both kernels at one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Times {
-    /// Rows or tiles.
+    /// Number of rows or tiles.
     pub size: u32,
     /// Time of the kernel that is faster for small sizes.
     pub earlier: Duration,
@@ -98,7 +98,7 @@ const WINS: f64 = 0.95;
 /// Time after which no larger sizes are timed, so that slow devices are not held up.
 const SLOW: Duration = Duration::from_millis(60);
 
-/// Rounds in which both kernels alternate, so that a rising clock favours neither.
+/// Number of rounds in which both kernels alternate, so that a rising clock favours neither.
 const ROUNDS: usize = 2;
 
 /// Time that no product reaches on any device.
@@ -209,13 +209,13 @@ pub struct AbsurdTimes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Crossings {
-    /// [`Tuning::coded_rows`]
+    /// Measured value of [`Tuning::coded_rows`].
     pub coded_rows: Option<u32>,
-    /// [`Tuning::few_coded_rows`]
+    /// Measured value of [`Tuning::few_coded_rows`].
     pub few_coded_rows: Option<u32>,
-    /// [`Tuning::few_rows`]
+    /// Measured value of [`Tuning::few_rows`].
     pub few_rows: Option<u32>,
-    /// [`Tuning::plain_tiles`]
+    /// Measured value of [`Tuning::plain_tiles`].
     pub plain_tiles: Option<u32>,
 }
 
@@ -241,7 +241,7 @@ impl Crossings {
         })
     }
 
-    /// Returns `tuning` with what they decide.
+    /// Returns `tuning` with the measured values in place of its own.
     #[must_use]
     pub fn apply(&self, tuning: Tuning) -> Tuning {
         let Self { coded_rows, few_coded_rows, few_rows, plain_tiles } = *self;

@@ -118,7 +118,7 @@ impl ChunkCrossing {
         self.is_known() && self.chunks.iter().all(|(_, tokens)| *tokens == u32::MAX)
     }
 
-    /// Whether contexts were measured.
+    /// Whether it was measured from which contexts on selecting blocks pays; otherwise every chunk selects.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.chunks.is_empty()

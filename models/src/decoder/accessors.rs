@@ -169,7 +169,7 @@ impl Decoder {
         })
     }
 
-    /// Whether steps return nothing but what the head returns.
+    /// Whether steps return no results apart from those of the output head.
     pub(crate) fn only_hands_over(&self) -> bool {
         let traced = self.choices.is_some() || self.indexed.as_ref().is_some_and(|indexed| indexed.trace);
         !traced && self.attention.sparse().is_none() && !self.gpu.is_timing()

@@ -21,9 +21,9 @@ pub(super) struct Activations {
     pub(super) qkv: Buf<f32>,
     /// Rotated queries, `[max_rows, num_heads * head_dim]`.
     pub(super) q: Buf<f32>,
-    /// Attention output, `[max_rows, num_heads * head_dim]`.
+    /// Log-sum-exps of attention, `[max_rows, num_heads]`.
     pub(super) attended: Buf<f32>,
-    /// `[max_rows, num_heads]`
+    /// Log-sum-exps of attention, `[max_rows, num_heads]`.
     pub(super) lse: Buf<f32>,
     /// Activations inside the MLP, `[max_rows, intermediate]`.
     pub(super) inner: Buf<f32>,
@@ -33,7 +33,7 @@ pub(super) struct Activations {
     /// Partial results of tiles by part of their keys, `[parts, rows, num_heads * head_dim]`, and their log-sum-exps.
     pub(super) part_out: GrowBuf<f32>,
     pub(super) part_lse: GrowBuf<f32>,
-    /// `[HEAD_ROWS or max_seqs, vocab]`
+    /// Logits, `[HEAD_ROWS or max_seqs, vocab]`.
     pub(super) logits: Buf<f32>,
     pub(super) nll: Buf<f32>,
 }

@@ -7,7 +7,7 @@ use crate::{DecoderConfig, KvPlan, Reach};
 pub(super) struct AttentionGroup {
     pub(super) kv_group: usize,
     pub(super) reach: Reach,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub(super) block_size: u32,
 }
 
@@ -35,7 +35,7 @@ impl AttentionGroups {
         Self { all, of_layers }
     }
 
-    /// Returns the KV cache group of layers with full attention, which all select for the same rows.
+    /// Returns the KV cache group of layers with full attention; all of these select for the same rows.
     pub(super) fn full_group(&self) -> usize {
         self.all
             .iter()

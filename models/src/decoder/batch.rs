@@ -24,7 +24,7 @@ use crate::{DecoderConfig, ModelError, Reach};
 pub(super) struct Batch {
     prefill: Prefill,
     pub(super) rows: u32,
-    /// Leading rows that belong to decode slices; all that follow belong to prefills.
+    /// Number of leading rows that belong to decode slices; all that follow belong to prefills.
     pub(super) decode_until: u32,
     /// Length of the longest context of any row.
     pub(super) longest: u32,
@@ -53,10 +53,10 @@ struct RopeRows {
 /// Division of rows of prefills into tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefill {
-    /// Rows are attended one by one, by the decode kernel. Rows of selected blocks are in tiles anyway, because a tile shares
-    /// lists.
+    /// Whether rows are attended one by one, by the decode kernel. Rows of selected blocks are in tiles anyway,
+    /// because a tile shares lists.
     pub(super) by_rows: bool,
-    /// Likewise, except in steps that skip keys, which only tiles can.
+    /// Whether rows are attended one by one except in steps that skip keys, which only tiles can.
     pub(super) by_rows_unless_skipping: bool,
     /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
@@ -68,7 +68,7 @@ pub(super) struct GroupRows {
     /// Slot of each row's keys and values.
     pub(super) slots: StepList<i32>,
     pub(super) all: AttentionRows,
-    /// Rows that attend everything, in steps where others attend a selection.
+    /// Rows that attend everything, in steps where other rows attend a selection.
     pub(super) whole: AttentionRows,
     /// Rows that attend a selection.
     pub(super) selected: AttentionRows,
@@ -81,7 +81,7 @@ pub(super) struct GroupRows {
 pub(super) struct AttentionRows {
     /// Rows that are attended one by one. Lists of selected blocks have the same order.
     pub(super) decode: StepList<DecodeRow>,
-    /// Length of the longest context among them.
+    /// Length of the longest context of the decode rows.
     pub(super) longest: u32,
     pub(super) tiles: StepList<Tile>,
 }

@@ -10,16 +10,16 @@ use crate::batch::LayerChoice;
 pub(super) struct ChoiceBuffer<'a> {
     pub(super) kind: ChoiceKind,
     pub(super) buffer: &'a Buf<u32>,
-    /// Entries from one row to the next.
+    /// Number of entries from one row to the next.
     pub(super) stride: usize,
 }
 
 /// Kinds of choices, each with a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChoiceKind {
-    /// `[top_k]` experts.
+    /// Experts, `[top_k]`.
     Experts,
-    /// A list `count, tokens ascending`.
+    /// A list of tokens: their number, then the tokens, ascending.
     Tokens,
     /// Slots of entries of a compressed cache.
     Entries,
@@ -39,7 +39,7 @@ struct ChoiceSpan {
     of: ChoiceKind,
     /// First entry in the buffer.
     first: usize,
-    /// Entries from one row to the next.
+    /// Number of entries from one row to the next.
     stride: usize,
 }
 

@@ -102,7 +102,7 @@ impl DrawState {
         self.top_log_probs.fit(gpu, top)
     }
 
-    /// Has the masks that are filled late filled, and uploads them.
+    /// Asks the caller to fill the masks that are filled late, and uploads them.
     pub(super) fn fill(
         &mut self,
         samples: &[Sample<'_>],

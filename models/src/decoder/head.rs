@@ -27,7 +27,7 @@ use crate::matrix::{Matrix, Precision, Product};
 #[derive(Clone, Debug)]
 pub(super) struct LogitWeights {
     pub(super) norm: Buf<f32>,
-    /// The embedding, if it is tied.
+    /// Matrix of the output head: the embedding, if it is tied.
     pub(super) matrix: Matrix,
 }
 
@@ -111,7 +111,7 @@ impl LogitRows {
         self.scored.is_empty() && self.gather.iter().copied().eq(0..rows)
     }
 
-    /// Whether logits or hidden states are returned.
+    /// Whether logits or hidden states are returned to the caller.
     pub(super) fn hands_back(&self) -> bool {
         !self.wanted.is_empty() || !self.segments.is_empty()
     }
@@ -136,7 +136,7 @@ pub(super) struct StepReads {
 
 /// Parts of the decoder that the end of a step uses, apart from the context.
 pub(super) struct StepEnd<'a> {
-    /// `None` if other layers follow on another device.
+    /// Weights of the output head; `None` if other layers follow on another device.
     pub(super) head: Option<&'a LogitWeights>,
     pub(super) rows: &'a LogitRows,
     pub(super) draws: &'a DrawState,

@@ -16,7 +16,7 @@ use crate::{DecoderConfig, HyperConfig, ModelError};
 /// Weights around one half of a layer, or at the end of the streams.
 #[derive(Clone, Debug)]
 pub(super) struct Hyper {
-    /// `[mixes, streams * hidden]`
+    /// Projection to the mixing coefficients, `[mixes, streams * hidden]`.
     pub(super) mix: Matrix,
     /// Bias of each mix, then a factor for each kind of mix.
     pub(super) affine: Buf<f32>,
@@ -48,7 +48,7 @@ pub(super) enum Half {
     Mlp,
 }
 
-/// Kernels and buffers.
+/// Kernels and buffers of several residual streams.
 #[derive(Debug)]
 pub(super) struct HyperState {
     weights: HyperWeights,
@@ -56,11 +56,11 @@ pub(super) struct HyperState {
     collapse: Arc<Pipeline>,
     expand: Arc<Pipeline>,
     last: Arc<Pipeline>,
-    /// `[max_rows, streams, hidden]`
+    /// Residual streams, `[max_rows, streams, hidden]`.
     streams: Buf<f32>,
-    /// `[max_rows, mixes]`
+    /// Mixing coefficients, `[max_rows, mixes]`.
     mixes: Buf<f32>,
-    /// `[max_rows, streams * (1 + streams)]`
+    /// Gates of the output of half a layer, `[max_rows, streams * (1 + streams)]`.
     gates: Buf<f32>,
     /// Input of half a layer, `[max_rows, hidden]`.
     block_in: Buf<f32>,

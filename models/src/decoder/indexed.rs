@@ -22,7 +22,7 @@ const MAX_TRACED: usize = 8 << 20;
 pub(super) struct Indexed {
     /// Maximum number of blocks that a query attends.
     top_k: u32,
-    /// Tokens per block.
+    /// Number of tokens per block.
     block: u32,
     layers: Vec<usize>,
     /// Whether selections are returned.

@@ -33,7 +33,7 @@ pub(super) use transfer::TransferContext;
 /// Memory that holds the blocks of the cache.
 #[derive(Debug)]
 pub(super) enum KeySource {
-    /// Everything is on the device.
+    /// All blocks are on the device.
     Device,
     /// Some blocks are on the host: they pass through the ring.
     Ring(RingKeys),
@@ -45,19 +45,19 @@ pub(super) enum KeySource {
 /// Location of the keys of some rows.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
-    /// Everything is on the device.
+    /// All keys are on the device.
     Device,
-    /// Some pass through the ring.
+    /// Some keys pass through the ring.
     Ring(&'a Stream),
-    /// Selected pages are in slots, after they were made resident.
+    /// The pages that the rows attend have slots, after they were made resident.
     Slots(SlotCapacity),
 }
 
 /// Minimum number of rows of a step whose keys and values are written to the host as whole blocks, if pages are selected.
 const WHOLE_BLOCKS_FROM: usize = 64;
 
-/// Rows are written one by one if whole blocks would be more than this many times as large: this is the case for many sequences
-/// that add a token each.
+/// Maximum size of whole blocks relative to the rows that a step writes. Above it rows are written one by one, as for
+/// many sequences that add a token each.
 const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
@@ -70,7 +70,7 @@ impl<'a> Keys<'a> {
 /// Destination of new keys and values, for the rows that have a slot in it.
 pub(super) struct KvDestination<'a> {
     pub(super) slots: Bind<i32>,
-    /// K and V, or latents.
+    /// Buffers of keys and of values, or of latents.
     pub(super) buffers: SmallVec<[&'a Buf<KvWord>; 2]>,
 }
 

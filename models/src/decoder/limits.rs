@@ -6,7 +6,7 @@ use crate::matrix::SLACK;
 /// Maximum number of rows whose logits exist at one time when many are scored.
 pub(super) const HEAD_ROWS: usize = 64;
 
-/// Elements of one head's partial result.
+/// Number of elements of one head's partial result.
 pub(super) fn partial_dim(config: &DecoderConfig) -> u32 {
     config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }

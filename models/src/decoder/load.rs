@@ -40,9 +40,9 @@ use crate::{
 /// Weights of a checkpoint on the device, which decoders share.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
-    /// `None` if the layers before are on another device.
+    /// Token embedding; `None` if the layers before are on another device.
     pub(super) embedding: Option<Matrix>,
-    /// `None` if the layers after are on another device.
+    /// Weights of the output head; `None` if the layers after are on another device.
     pub(super) head: Option<LogitWeights>,
     pub(super) layers: Arc<[LayerWeights]>,
     attention: AttentionWeights,

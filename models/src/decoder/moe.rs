@@ -26,7 +26,7 @@ pub(super) struct Moe {
     pub(super) router_bias: Option<Buf<f32>>,
     /// Added to the scores, for routing alone.
     pub(super) correction: Buf<f32>,
-    /// Experts of each token id, if token ids decide.
+    /// Experts of each token id, if token ids determine them.
     pub(super) table: Option<Buf<u32>>,
     pub(super) experts: Experts,
     pub(super) shared: Option<SharedExpert>,
@@ -50,13 +50,13 @@ impl Experts {
 /// The expert that all rows use.
 #[derive(Clone, Debug)]
 pub(super) struct SharedExpert {
-    /// Elements between its two products.
+    /// Number of elements between its two products.
     pub(super) width: u32,
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,
 }
 
-/// Kernels and buffers.
+/// Kernels and buffers of the experts.
 #[derive(Debug)]
 pub(super) struct MoeState {
     config: MoeConfig,
@@ -71,18 +71,18 @@ pub(super) struct MoeState {
     few: FewExperts,
     /// Maximum number of rows whose experts run at one time.
     portion: u32,
-    /// `[max_rows, num_experts]`
+    /// Router logits, `[max_rows, num_experts]`.
     logits: Buf<f32>,
-    /// `[max_rows, top_k]`
+    /// Experts of each row, `[max_rows, top_k]`.
     experts: Buf<u32>,
-    /// `[max_rows, top_k]`
+    /// Weights of each row's experts, `[max_rows, top_k]`.
     weights: Buf<f32>,
     /// Pairs of a row and an expert of a portion, sorted by expert.
     order: Buf<u32>,
     tiles: Buf<[u32; 4]>,
     /// Gates and ups: `[portion * top_k, 2 * inner]`, or of the shared expert.
     gate_up: Buf<f32>,
-    /// `[portion * top_k, inner]`, or of the shared expert.
+    /// Activations between the two products, `[portion * top_k, inner]`, or of the shared expert.
     inner: Buf<f32>,
     /// Outputs of experts, `[portion * top_k, hidden]`.
     out: Buf<f32>,
@@ -91,7 +91,7 @@ pub(super) struct MoeState {
 /// Maximum size of the widest buffer of pairs, in one binding. The more pairs a matrix has at a time, the less often it is read.
 const PAIR_BYTES: u64 = 256 << 20;
 
-/// Portions are multiples of this many rows, for the alignment of bindings.
+/// Divisor of the number of rows of a portion, for the alignment of bindings.
 const PORTION: usize = 64;
 
 impl MoeState {
@@ -187,7 +187,7 @@ impl MoeState {
         }
     }
 
-    /// Records the routing: experts and weights of each row.
+    /// Records the routing, which selects the experts and weights of each row.
     fn route(
         &self,
         ctx: &mut Ctx<'_>,

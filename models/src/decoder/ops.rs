@@ -53,7 +53,7 @@ pub(super) struct Ops {
     pub(super) kernels: Kernels,
     /// Roundings that products may apply to activations.
     pub(super) precision: Precision,
-    /// `None` if the layers before are on another device.
+    /// Kernel of the token embedding; `None` if the layers before are on another device.
     embed: Option<Arc<Pipeline>>,
     norm: Arc<Pipeline>,
     norm_add: Arc<Pipeline>,
@@ -129,10 +129,10 @@ struct RmsNorm<'a> {
 /// Rotation of heads of every row.
 #[derive(Clone, Copy)]
 pub(super) struct Rotation<'a> {
-    /// `[rows, pairs]`
+    /// (cos, sin) of each pair of each row, `[rows, pairs]`.
     pub(super) cos_sin: &'a Buf<Angle>,
     pub(super) pairs: u32,
-    /// Whether it rotates backwards.
+    /// Whether the rotation goes backwards.
     pub(super) back: bool,
     pub(super) heads: u32,
     /// Length of a row, in f32.
@@ -152,7 +152,7 @@ impl<'a> Ctx<'a> {
         &self.batch.attn_groups[self.attn_groups.of_layers[layer]]
     }
 
-    /// Starts a step of weights that are on the host.
+    /// Begins the step of the stream that copies weights from the host, if there is one.
     pub(super) fn begin_weights(&mut self) {
         if let Some(stream) = &mut self.ops.kernels.stream {
             stream.begin_step();

@@ -24,9 +24,9 @@ pub struct DecoderOptions {
     /// Format of the keys of an indexer; `None` for [the default for `kv_dtype`](IndexDtype::beside).
     #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_size: u32,
-    /// Free blocks that no window reaches any more; see [`KvOptions`].
+    /// Whether to free blocks that no window reaches any more; see [`KvOptions`].
     pub recycle: bool,
     /// Number of blocks to allocate in the pool.
     pub num_blocks: u32,
@@ -34,14 +34,14 @@ pub struct DecoderOptions {
     pub max_rows: u32,
     /// Maximum number of samples of one step.
     pub max_seqs: u32,
-    /// Use one order of arithmetic for a row, independent of its phase and of the batch: prefill rows go through the decode
-    /// kernel one by one, in partitions of one size, and sums of products are split along k in the same way for any number of
-    /// rows.
+    /// Whether a row has one order of arithmetic, independent of its phase and of the batch: prefill rows then go
+    /// through the decode kernel one by one, in partitions of one size, and sums of products are split along k in the
+    /// same way for any number of rows.
     pub reproducible: bool,
     /// Whether kernels may use cooperative matrices, if the device supports them.
     pub coop: bool,
-    /// Prefix tokens that the prefills of a step attend in one piece, shared by its sequences: longer prefixes are attended in
-    /// chunks and merged. Rows that go through the decode kernel are split anyway.
+    /// Number of prefix tokens that the prefills of a step attend in one piece, shared by its sequences: longer
+    /// prefixes are attended in chunks and merged. Rows that go through the decode kernel are split anyway.
     pub prefix_capacity: u32,
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
@@ -129,7 +129,7 @@ impl DecoderOptions {
         skipping.is_some_and(|sparse| chunks.any(|chunk| sparse.pays_for(chunk.positions())))
     }
 
-    /// Tokens per block that a policy selects.
+    /// Number of tokens per block that a policy selects.
     pub(super) fn select_block(&self) -> u32 {
         self.selection().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
     }

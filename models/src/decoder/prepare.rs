@@ -20,9 +20,9 @@ fn rows_up_to(max: u32) -> impl Iterator<Item = u32> {
 /// A step that is planned and recorded, but never run.
 struct DryRun {
     sequences: u32,
-    /// Tokens of each sequence that the step computes.
+    /// Number of tokens of each sequence that the step computes.
     tokens: u32,
-    /// Tokens of each sequence that were computed before.
+    /// Number of tokens of each sequence that were computed before.
     computed: u32,
     phase: Phase,
     spec: Spec,

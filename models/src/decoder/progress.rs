@@ -21,9 +21,9 @@ struct Counts {
 pub struct Loaded {
     /// Bytes, in the types that kernels read.
     pub bytes: u64,
-    /// Elements.
+    /// Number of elements.
     pub elements: u64,
-    /// Elements of the whole model; 0 before loading begins.
+    /// Number of elements of the whole model; 0 before loading begins.
     pub total_elements: u64,
 }
 

@@ -15,13 +15,13 @@ use crate::batch::{Phase, Sample, Slice, StepOutput};
 use crate::cast::u32_of;
 use crate::{Crossing, ModelError, SelectionPlace, SparseOptions, StepGrid, TIMED_ROWS};
 
-/// Shortest context that is timed: shorter steps take about the same time.
+/// Shortest context that is timed, in tokens: shorter steps take about the same time.
 const SHORTEST: u32 = 256;
 
-/// Runs of decode steps before sequences restart: two that are not timed, and two that are.
+/// Number of runs of decode steps before sequences restart: two that are not timed, and two that are.
 const RUNS: u32 = 4;
 
-/// Tokens of the prompt whose keys and values are used for all contexts.
+/// Number of tokens of the prompt whose keys and values are used for all contexts.
 const PROMPT: u32 = 128;
 
 /// A decoder whose decode steps are run to measure their time. Blocks of the pool are overwritten, so that no sequence may hold
@@ -30,7 +30,7 @@ const PROMPT: u32 = 128;
 pub struct DecodeRehearsal<'a> {
     stage: Stage<'a>,
     grid: StepGrid,
-    /// Steps from one selection of a sequence to the next.
+    /// Number of steps from one selection of a sequence to the next.
     stride: u32,
     /// Number of steps that ran.
     ran: u32,
@@ -40,7 +40,7 @@ pub struct DecodeRehearsal<'a> {
 #[derive(Debug)]
 struct Stage<'a> {
     decoder: &'a mut Decoder,
-    /// Blocks of each cache group that have contents.
+    /// Number of blocks of each cache group that have contents.
     filled: u32,
 }
 
@@ -92,7 +92,8 @@ impl Decoder {
         Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid, stride, ran: 0 })
     }
 
-    /// Tokens that fit into the pool, the same number in every cache group, if each sequence has a block that is not full.
+    /// Number of tokens that fit into the pool, the same number in every cache group, if each sequence has a block
+    /// that is not full.
     fn pool_tokens(&self) -> u64 {
         let sizes = self.kv.plan().block_sizes();
         let (groups, least) =

@@ -13,15 +13,15 @@ use crate::kv::KeysIn;
 pub(super) struct KeyRange {
     pub(super) first: u32,
     pub(super) len: u32,
-    /// End of the keys that some row attends.
+    /// Position after the last key that some row attends.
     pub(super) end: u32,
-    /// The buffers that hold them.
+    /// The buffers that hold the keys.
     pub(super) at: KeysIn,
 }
 
 /// Rows or tiles that attend chunk by chunk.
 pub(super) trait RingAttention {
-    /// Range of keys that some of them see.
+    /// Returns the range of keys that some of the rows see.
     fn seen(&self) -> Range<u32>;
 
     /// Records the attention to a chunk.
@@ -38,7 +38,7 @@ pub(super) struct RingTask<'a> {
 }
 
 impl RingTask<'_> {
-    /// Returns the chunks that some of them see.
+    /// Returns the chunks that some of the task's rows see.
     fn chunks<'s>(&self, stream: &'s Stream) -> impl Iterator<Item = usize> + use<'s> {
         let seen: Vec<Range<u32>> = self.attending.iter().map(|attending| attending.seen()).collect();
         let chunks = stream.groups[self.group].chunks.iter().enumerate();

@@ -44,14 +44,14 @@ pub(super) struct SelectingRows {
 #[derive(Clone, Debug)]
 pub(super) struct Lists {
     pub(super) bind: Bind<u32>,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list, rounded up.
+    /// Number of blocks of the longest list, rounded up.
     pub(super) blocks: u32,
 }
 
 impl SelectingRows {
-    /// Whether it is a decode row.
+    /// Whether the rows are of the decode phase.
     pub(super) fn is_decode(&self) -> bool {
         self.phase == Phase::Decode
     }

@@ -57,7 +57,7 @@ use thresholder::Thresholder;
 
 pub(super) use select::{SelectionReads, SelectionStep};
 
-/// Attention to selected blocks: rules, selector, kernels, and an account of what was attended.
+/// Attention to selected blocks: rules, selector, kernels, and counts of the blocks that were attended.
 #[derive(Debug)]
 pub(super) struct Sparse {
     rules: Rules,
@@ -122,7 +122,7 @@ impl Sparse {
         self.rules.options.trace = on;
     }
 
-    /// Stops selecting, and storing anything about keys.
+    /// Stops selecting blocks and storing data about keys.
     pub(super) fn rest(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.selector = Box::new(Positions::new(gpu, self.rules.num_layers())?);
         (self.previous, self.rules.previous) = (None, None);
@@ -185,7 +185,7 @@ impl Sparse {
         Some(Selected { sparse: self, kernels: &self.kernels, lists, chunk_lists, block })
     }
 
-    /// Returns the tokens of the longest list of a layer's decode rows; `None` if it is dense.
+    /// Number of tokens of the longest list of a layer's decode rows; `None` if the layer is dense.
     pub(super) fn list_tokens(&self, layer: usize) -> Option<u32> {
         Some(self.selected(layer)?.tokens())
     }
@@ -232,12 +232,12 @@ impl Sparse {
 }
 
 impl Selected<'_> {
-    /// Tokens of the longest list of decode rows.
+    /// Number of tokens of the longest list of decode rows.
     pub(super) fn tokens(&self) -> u32 {
         self.lists.blocks * self.block
     }
 
-    /// Tokens of the longest list of prompt chunks.
+    /// Number of tokens of the longest list of prompt chunks.
     pub(super) fn chunk_tokens(&self) -> u32 {
         self.chunk_lists.blocks * self.block
     }

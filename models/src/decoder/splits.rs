@@ -12,12 +12,12 @@ use crate::cast::u32_of;
 use crate::kv::split_planner;
 use crate::{DecoderConfig, KvPool, Reach};
 
-/// Division of the keys of rows that attend everything they see.
+/// Splits of the keys of rows that attend everything they see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Division {
-    /// Partitions of the rows that are attended one by one.
+    /// Split of the keys of rows that are attended one by one.
     pub(super) split: SplitPlan,
-    /// Parts of the keys of tiles.
+    /// Parts into which the keys of tiles are split.
     pub(super) parts: KeyParts,
 }
 
@@ -28,7 +28,8 @@ pub(super) struct Splits {
     /// Partition size of rows that attend everything they see, if it must not depend on the step: reproducible rows may not
     /// depend on the others' lengths.
     fixed: Option<u32>,
-    /// Partition size of rows that attend lists, likewise, and if pages have slots, since they hold whole partitions.
+    /// Partition size of rows that attend lists, if it must not depend on the step, or if pages have slots, since
+    /// slots hold whole partitions.
     lists_fixed: Option<u32>,
     /// Divisions of the step, by attention group.
     attn_groups: Vec<[Division; 2]>,

@@ -32,11 +32,11 @@ pub(crate) struct WeightAllocator<'a> {
 /// Memory that the matrices of layers are allocated in.
 #[derive(Debug)]
 enum AllocationPolicy {
-    /// All on the device.
+    /// All matrices are on the device.
     Device,
-    /// Nothing is allocated; sizes are added up.
+    /// No memory is allocated; sizes are added up.
     Outline,
-    /// Some layers on the host, in buffers of these sizes.
+    /// Some layers are on the host, in buffers of these sizes.
     Placed(WeightOutline, WeightPlacement),
 }
 

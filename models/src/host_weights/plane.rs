@@ -16,7 +16,7 @@ pub(crate) enum Plane<T> {
 }
 
 impl<T> Plane<T> {
-    /// Whether kernels read it as an image.
+    /// Whether kernels read the plane as an image.
     pub(crate) fn is_image(&self) -> bool {
         matches!(self, Self::Image(_))
     }

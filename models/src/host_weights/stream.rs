@@ -20,7 +20,7 @@ use super::{HostWeights, SlotPlace};
 use crate::ModelError;
 use crate::cast::u32_of;
 
-/// Workgroups that saturate a bus with 16 KiB in flight each; the same number copies keys and values.
+/// Number of workgroups that saturate a bus with 16 KiB in flight each; the same number copies keys and values.
 const WORKGROUPS: u32 = 8;
 
 /// Minimum size of a portion: the start of a dispatch that waits for a bus takes some ten microseconds.
@@ -87,7 +87,7 @@ impl WeightStream {
         Ok(Self { host, slots, transport, coming: None })
     }
 
-    /// Returns the binding that begins at an address in a slot.
+    /// Returns a binding that begins at an address in a slot.
     pub(super) fn bind(&self, place: SlotPlace) -> Bind<[u32; 4]> {
         self.slots[place.slot as usize][place.buffer as usize].bind_from(place.quad as usize)
     }

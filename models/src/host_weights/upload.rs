@@ -21,11 +21,11 @@ const SMALL: usize = 4 << 20;
 pub(crate) struct Columns<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: Dtype,
-    /// Input features.
+    /// Number of input features.
     pub(crate) width: usize,
     pub(crate) parts: usize,
     pub(crate) cols: usize,
-    /// Columns of a part that are packed at a time.
+    /// Number of columns of a part that are packed at a time.
     pub(crate) group: usize,
 }
 

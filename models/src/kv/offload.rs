@@ -73,13 +73,13 @@ pub(crate) struct Ring {
     pages: bool,
     /// Number of slots.
     slots: u32,
-    /// Blocks of one layer per slot: whole partitions.
+    /// Number of blocks of one layer per slot: whole partitions.
     slot_blocks: u32,
-    /// Blocks per partition.
+    /// Number of blocks per partition.
     partition: u32,
     /// Number of blocks in host memory; further ones are on disk.
     host: u32,
-    /// Blocks per buffer, if blocks that are not resident are attended in place.
+    /// Number of blocks per buffer, if blocks that are not resident are attended in place.
     in_place: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct RingDemand {
     pub(crate) layers: u32,
     /// Number of slots, at least 1.
     pub(crate) slots: u32,
-    /// Blocks per partition.
+    /// Number of blocks per partition.
     pub(crate) chunk: u32,
     /// Maximum number of blocks of one layer in one buffer.
     pub(crate) max_slot: u32,

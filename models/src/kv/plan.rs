@@ -23,7 +23,7 @@ pub struct LayerCache {
     pub part: CachePart,
     /// Size per block and reach.
     pub spec: KvCacheSpec,
-    /// Index of the group whose block table maps it.
+    /// Index of the group whose block table maps the cache.
     pub group: usize,
     /// Index of its buffer.
     pub tensor: usize,
@@ -32,7 +32,7 @@ pub struct LayerCache {
 /// All caches of a model.
 #[derive(Clone, Debug)]
 pub struct KvPlan {
-    /// Options that it was built with.
+    /// Options that the plan was built with.
     pub options: KvOptions,
     /// Caches in the order of layers; [`CacheLayout`]'s layers are indices of this list.
     pub caches: Vec<LayerCache>,

@@ -20,7 +20,7 @@ pub(crate) struct FewPairs<'a> {
     pub(crate) rows: Product<'a>,
     /// Experts of each row, `[rows, top]`.
     pub(crate) experts: Bind<u32>,
-    /// Factors of what they make, `[rows, top]`.
+    /// Factors on the outputs of experts, `[rows, top]`.
     pub(crate) factors: Bind<f32>,
     /// Biases of gates and ups, and of downs; any floats if there are none.
     pub(crate) biases: [Bind<f32>; 2],
@@ -37,7 +37,7 @@ pub(crate) struct FewExperts {
     max_rows: u32,
     /// Codes of the inputs of down projections, `[rows * top, inner]`.
     codes: Buf<[u32; 4]>,
-    /// Scale and scaled sum of each of their blocks.
+    /// Scale and scaled sum of each block of `codes`.
     scales: Buf<[f32; 2]>,
 }
 
@@ -68,7 +68,7 @@ impl FewExperts {
         })
     }
 
-    /// Whether it multiplies the pairs of `rows` rows.
+    /// Whether this form multiplies the pairs of `rows` rows.
     pub(crate) fn serves(&self, kernels: &Kernels, of: ExpertMatrices<'_>, rows: u32) -> bool {
         let [gate_up, down] = self.keys(of);
         let slow = of.gate_up.format.unpacks_slowly() || of.down.format.unpacks_slowly();

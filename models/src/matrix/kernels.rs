@@ -54,7 +54,7 @@ pub(crate) struct Kernels {
     pipelines: FxHashMap<(Key, bool), Arc<Pipeline>>,
     /// Slots for weights on the host, if there are any.
     pub(crate) stream: Option<WeightStream>,
-    /// Plans so far: a step asks for each several times.
+    /// Plans made so far: a step uses each several times.
     plans: Mutex<FxHashMap<PlanKey, TilePlan>>,
 }
 
@@ -160,13 +160,13 @@ pub(super) struct Scratch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaxProduct {
     pub(crate) rows: u32,
-    /// Input features.
+    /// Number of input features.
     pub(crate) width: u32,
-    /// Input features of products after a norm.
+    /// Maximum number of input features of products after a norm.
     pub(crate) normed_width: u32,
-    /// Input features of all experts of a row.
+    /// Number of input features of all experts of a row.
     pub(crate) routed_width: u32,
-    /// Rows of products after a norm that the experts of few rows take.
+    /// Number of rows of products after a norm that the experts of few rows take.
     pub(crate) expert_rows: u32,
     pub(crate) precision: Precision,
 }

@@ -1,4 +1,4 @@
-//! Account of the blocks that slices attended.
+//! Counts of the blocks that slices attended.
 
 use kvblock::BlockIdx;
 use sparse_select::Selection;
@@ -8,9 +8,9 @@ use crate::cast::u32_of;
 /// Block counts of a layer, summed over KV heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Blocks attended.
+    /// Number of blocks attended.
     pub blocks: u64,
-    /// Visible blocks.
+    /// Number of visible blocks.
     pub visible: u64,
 }
 
@@ -79,7 +79,7 @@ impl Mean {
 }
 
 impl Attended {
-    /// Adds the account of another slice of the same sequence.
+    /// Adds the counts of another slice of the same sequence.
     pub fn add(&mut self, other: &Self) {
         self.add_layers(other, 0);
     }
@@ -93,7 +93,7 @@ impl Attended {
         self.head_density.join(other.head_density);
     }
 
-    /// Adds the account of other rows, or of other layers, of which the first is number `first_layer` of the model.
+    /// Adds the counts of other rows, or of other layers that begin with number `first_layer` of the model.
     pub(crate) fn join(own: &mut Option<Self>, other: Option<Self>, first_layer: usize) {
         let Some(other) = other else { return };
         let own = own.get_or_insert_default();
@@ -106,7 +106,7 @@ impl Attended {
             .extend(other.selections.into_iter().map(|(layer, chosen)| (first_layer + layer, chosen)));
     }
 
-    /// Adds the account of a layer.
+    /// Adds the counts of a layer.
     pub fn count(&mut self, layer: usize, tally: Tally) {
         self.layers.resize(self.layers.len().max(layer + 1), Tally::default());
         self.layers[layer].add(tally);

@@ -16,11 +16,11 @@ use crate::{DecoderOptions, Dtype, ModelError};
 /// A product of the rows of a step with a matrix of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayerProduct {
-    /// Rows of the step.
+    /// Number of rows of the step.
     pub rows: u32,
-    /// Input features, a multiple of 256.
+    /// Number of input features, a multiple of 256.
     pub width: u32,
-    /// Columns of each part.
+    /// Number of columns of each part.
     pub cols: u32,
     /// Number of parts: gate and up are two, which give one result.
     pub parts: u32,

@@ -23,19 +23,19 @@ use crate::pack::{BLOCK, Format};
 /// Format of the weights: four bits, as in most quantised models.
 const FORMAT: Format = Format::Q4;
 
-/// Rows of a large tile.
+/// Number of rows of a large tile.
 const TILE_ROWS: u32 = 64;
 
 /// Shapes of the matrices that are multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shapes {
-    /// Input features.
+    /// Number of input features.
     width: u32,
-    /// Columns of matrices for contests of rows.
+    /// Number of columns of matrices for contests of rows.
     cols: u32,
     /// Number of matrices that each run multiplies, so that no cache holds the weights of the next one.
     matrices: usize,
-    /// Columns of the single matrix for contests of tiles.
+    /// Number of columns of the single matrix for contests of tiles.
     tiled_cols: u32,
 }
 
@@ -83,7 +83,7 @@ impl TimedProduct {
     }
 }
 
-/// Number of runs of which the shortest counts, after one that is ignored.
+/// Number of runs after one that is ignored; the shortest of them counts.
 const RUNS: usize = 3;
 
 /// Duration above which runs are not repeated.
@@ -95,10 +95,10 @@ const LIMIT: Duration = Duration::from_millis(1500);
 /// Duration of the load that raises the device's clock beforehand.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Elements that the host generates for a buffer, which are repeated.
+/// Number of elements that the host generates for a buffer, which are repeated.
 const CHUNK: usize = 64 << 10;
 
-/// Matrices and activations on a device, and kernels that multiply them.
+/// Matrices and activations on a device, with the kernels that multiply them.
 #[derive(Debug)]
 pub struct Rig {
     gpu: Arc<Gpu>,

@@ -35,7 +35,7 @@ use crate::matrix::{Matrix, SLACK, Vectors};
 use crate::{CachePart, CompressedConfig, DecoderConfig, ModelError, Pairing};
 use attn_kernels::rows::{KeyRow, KvWord, SlotRow, Span};
 
-/// Weights of a layer.
+/// Weights of the compressed attention of a layer.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct CompressedWeights {
     pub(in crate::decoder) q_a: Matrix,
@@ -55,7 +55,7 @@ pub(in crate::decoder) struct CompressedWeights {
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct EntryWeights {
     pub(in crate::decoder) compressor: CompressorWeights,
-    /// Indexer that selects among them.
+    /// Indexer that selects among the entries.
     pub(in crate::decoder) indexer: Option<IndexWeights>,
 }
 
@@ -66,7 +66,7 @@ pub(in crate::decoder) struct IndexWeights {
     pub(in crate::decoder) queries: IndexQueries,
 }
 
-/// Weights, kernels and buffers.
+/// Weights, kernels and buffers of compressed attention.
 #[derive(Debug)]
 pub(in crate::decoder) struct CompressedAttention {
     layers: Arc<[CompressedWeights]>,
@@ -84,9 +84,9 @@ pub(in crate::decoder) struct CompressedAttention {
     shape: LatentShape,
     /// Factors and biases of the norm of query heads.
     plain_norm: Buf<f32>,
-    /// `[max_rows, q_rank]`
+    /// Latents of queries, `[max_rows, q_rank]`.
     q_latent: Buf<f32>,
-    /// `[max_rows, head_dim]`
+    /// Vectors that are key and value of each row, `[max_rows, head_dim]`.
     kv: Buf<f32>,
     /// Activations between the two output projections, `[max_rows, groups * rank]`.
     grouped: Buf<f32>,
@@ -96,7 +96,7 @@ pub(in crate::decoder) struct CompressedAttention {
 #[derive(Debug)]
 struct EntryIndex {
     scorer: IndexScorer,
-    /// Kind of the entries that it selects among.
+    /// Index of the kind of entries that the indexer selects among.
     kind: usize,
 }
 

@@ -22,7 +22,7 @@ use crate::kernel::rope;
 use crate::matrix::{Matrix, SLACK};
 use crate::{CachePart, IndexerConfig, ModelError, Pairing};
 
-/// Kernels and buffers.
+/// Kernels and buffers of an indexer.
 #[derive(Debug)]
 pub(super) struct IndexScorer {
     pub(super) config: IndexerConfig,
@@ -40,9 +40,9 @@ pub(super) struct IndexScorer {
     top_rows: StepList<TopRow>,
     /// Maximum number of keys that a row of the step sees.
     longest: u32,
-    /// Keys per block of their cache.
+    /// Number of keys per block of their cache.
     page: u32,
-    /// Rows whose scores exist at one time.
+    /// Number of rows whose scores exist at one time.
     portion: usize,
     /// Memory that scores may use a part of, if known, and the size limit of a binding.
     memory: Option<Memory>,
@@ -75,20 +75,20 @@ pub(super) struct IndexSelection<'a> {
     /// Input of the gates.
     pub(super) x: &'a Buf<f32>,
     pub(super) rotation: Rotation<'a>,
-    /// Selected lists, `[rows, stride]`.
+    /// Buffer for the selected lists, `[rows, stride]`.
     pub(super) to: &'a Buf<u32>,
     pub(super) stride: u32,
 }
 
-/// Bytes of scores and scratch memory that exist at one time if the free memory is unknown, unless fewer than [`PORTION`] rows
-/// need more.
+/// Maximum number of bytes of scores and scratch memory at one time if the free memory is unknown, unless fewer than
+/// [`PORTION`] rows need more.
 const SCORE_BYTES: usize = 64 << 20;
 
-/// Portions are multiples of this many rows, for the alignment of bindings.
+/// Divisor of the number of rows of a portion, for the alignment of bindings.
 pub(super) const PORTION: usize = 64;
 
-/// Returns how many of `rows` rows of `words` words have scores at the same time: by the published rule, if the free memory is
-/// known. A binding holds `max_bytes`.
+/// Returns the number of rows, out of `rows` rows of `words` words, whose scores exist at the same time: by the
+/// published rule, if the free memory is known. A binding holds `max_bytes`.
 pub(super) fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
     let row_bytes = words.max(1) * size_of::<f32>();
     let together = match memory.map(|memory| rows_at_once(rows, words, memory)) {

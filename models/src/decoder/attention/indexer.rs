@@ -23,13 +23,13 @@ pub(in crate::decoder) struct IndexerWeights {
     pub(in crate::decoder) k_norm: Buf<f32>,
 }
 
-/// Kernels and buffers.
+/// Kernels and buffers of the indexer.
 #[derive(Debug)]
 pub(super) struct IndexerState {
     scorer: IndexScorer,
     norm: Arc<Pipeline>,
     k: Buf<f32>,
-    /// `[max_rows, 1 + top_k]`: a count, then tokens, ascending.
+    /// Selected tokens, `[max_rows, 1 + top_k]`: a count, then tokens, ascending.
     lists: Buf<u32>,
 }
 

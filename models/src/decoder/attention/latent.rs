@@ -72,17 +72,17 @@ pub(in crate::decoder) struct LatentAttention {
     /// Kernels for attention to the tokens that the indexer selected.
     selected: LatentKernels,
     shape: LatentShape,
-    /// `[max_rows, q_rank]`, empty if queries have no latent.
+    /// Latents of queries, `[max_rows, q_rank]`, empty if queries have no latent.
     q_latent: Buf<f32>,
-    /// `[max_rows, num_heads, nope + rope]`
+    /// Queries, `[max_rows, num_heads, nope + rope]`.
     q: Buf<f32>,
     /// Queries after the key projection, `[max_rows, num_heads, kv_rank + rope]`.
     absorbed: Buf<f32>,
-    /// `[max_rows, kv_rank + rope]`
+    /// Latents of keys and values with the rotated part, `[max_rows, kv_rank + rope]`.
     kv: Buf<f32>,
     /// Weighted sums of latents, `[max_rows, num_heads, kv_rank]`.
     weighed: Buf<f32>,
-    /// `[max_rows, num_heads, value]`
+    /// Attention output after the value projection, `[max_rows, num_heads, value]`.
     out: Buf<f32>,
     indexer: Option<IndexerState>,
 }

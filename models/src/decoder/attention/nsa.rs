@@ -61,7 +61,7 @@ pub(in crate::decoder) struct NsaAttention {
     selected: BranchKernels,
     window: BranchKernels,
     gate_sum: Arc<Pipeline>,
-    /// `[max_rows, num_heads, 3]`
+    /// Gates of the branches, `[max_rows, num_heads, 3]`.
     gates: Buf<f32>,
     /// Outputs of the branches, `[max_rows, num_heads * head_dim]`: compressed, selected, window.
     outputs: [Buf<f32>; BRANCHES as usize],

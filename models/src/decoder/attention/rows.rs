@@ -27,7 +27,7 @@ pub(super) struct HeadRows<'a> {
     pub(super) selected: Option<&'a Selected<'a>>,
     pub(super) keys: Keys<'a>,
     pub(super) split: SplitPlan,
-    /// Parts of the keys of tiles.
+    /// Parts into which the keys of tiles are split.
     pub(super) parts: KeyParts,
 }
 
@@ -47,7 +47,7 @@ impl<'a> HeadRows<'a> {
         self.selected.map(|selected| selected.lists.bind.clone())
     }
 
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub(super) fn list_stride(&self) -> u32 {
         self.selected.map_or(0, |selected| selected.lists.stride)
     }

@@ -117,7 +117,7 @@ impl Tiles<'_> {
         }
     }
 
-    /// Returns the workgroups for a number of tiles.
+    /// Returns the number of workgroups for a number of tiles.
     pub(super) fn grid(&self, ctx: &Ctx<'_>, tiles: u32) -> [u32; 3] {
         self.rows.kernels.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
     }

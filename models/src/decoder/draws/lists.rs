@@ -17,14 +17,14 @@ use crate::sampling::{Allowed, LogProbs, LogitAdjustments, SamplingError, TokenL
 /// Samples of a step, the edits of their logits, and the rows whose log-probabilities it returns.
 #[derive(Debug)]
 pub(super) struct Draws {
-    /// One per sample.
+    /// Sampling parameters of each sample.
     pub(super) specs: StepList<Spec>,
     pub(super) adjusted: StepList<AdjustRow>,
     /// Masks of the edited rows that have one.
     pub(super) masks: StepList<u32>,
     /// Samples whose masks are filled late, and the first word of each.
     late: Vec<(usize, usize)>,
-    /// Three lists for each edited row.
+    /// Edits of logits: three lists for each edited row.
     pub(super) edits: StepList<[u32; 2]>,
     /// Requests of scored rows, then those of samples.
     pub(super) top_requests: StepList<TopRequest>,
@@ -121,7 +121,7 @@ impl Draws {
         !self.late.is_empty()
     }
 
-    /// Has the late masks filled, and uploads them.
+    /// Asks the caller to fill the late masks, and uploads them.
     pub(super) fn fill(
         &mut self,
         gpu: &Gpu,
@@ -157,7 +157,7 @@ impl Draws {
         }
     }
 
-    /// Entries per request on the device.
+    /// Number of entries per request on the device.
     pub(super) fn stride(&self) -> u32 {
         self.top_requests.iter().map(|top_request| 1 + top_request.tokens).max().unwrap_or(0)
     }

@@ -16,7 +16,7 @@ use crate::kernel::scan_logits::{
 pub(super) struct Scan {
     pipeline: Arc<Pipeline>,
     vocab: u32,
-    /// Tokens per part of a row.
+    /// Number of tokens per part of a row.
     pub(super) each: u32,
     pub(super) maxima: Buf<f32>,
     pub(super) values: Buf<[f32; 4]>,

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Task of the reads that a layer waits for; predictions have smaller numbers.
 const DEMAND: SeqId = SeqId::new(u64::MAX);
 
-/// Regions of a layer on disk: K and V.
+/// Number of regions of a layer on disk: K and V.
 const REGIONS: u32 = 2;
 
 /// A page that a slot waits for.

@@ -48,7 +48,7 @@ pub(in crate::decoder) struct Residency {
     page_bytes: u64,
     pages_per_block: u32,
     block_size: u32,
-    /// Pages per partition.
+    /// Number of pages per partition.
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// Requests of all lists of the step.
@@ -112,9 +112,9 @@ pub(in crate::decoder) struct PageContext<'a> {
 /// Reason for fetching pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FetchReason {
-    /// The selection of a step lacks them.
+    /// The pages that a step selects are not in slots.
     Needed,
-    /// The next step may select them.
+    /// The next step may select the pages.
     Prefetch,
 }
 

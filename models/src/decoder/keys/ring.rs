@@ -42,16 +42,17 @@ pub(in crate::decoder) struct RingKeys {
     fetches: Fetches,
 }
 
-/// Lists of copies that commands fetch from the host, and how often. Their contents are known when the commands are submitted.
+/// Lists of copies that commands fetch from the host, with the number of times. Their contents are known when the
+/// commands are submitted.
 pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
 /// Contents of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     load: Option<LoadId>,
-    /// Whether the dirty blocks of the chunk are there too.
+    /// Whether the slot has the dirty blocks of the chunk too.
     complete: bool,
-    /// Number of the load that last used it.
+    /// Number of the load that last used the slot.
     used: u64,
 }
 

@@ -30,7 +30,7 @@ pub(in crate::decoder) struct DirtyBlocks {
     /// Blocks that hold tokens of earlier steps.
     partial: Vec<u32>,
     numbers: FxHashMap<u32, u32>,
-    /// Whether they have staging blocks.
+    /// Whether the blocks have staging blocks.
     in_staging: bool,
     /// Number of blocks in host memory; larger numbers are blocks on disk.
     host_blocks: u32,
@@ -43,7 +43,7 @@ pub(in crate::decoder) struct DirtyBlocks {
     pub(super) board: Range<usize>,
     /// Number of further staging blocks, for blocks that the step only reads.
     read_only: usize,
-    /// Pairs of blocks on disk, by their numbers there.
+    /// Pairs of block on disk, by its number there, and staging block.
     pub(super) disk_to_staging: Vec<(u32, u32)>,
     pub(super) staging_to_disk: Vec<(u32, u32)>,
 }

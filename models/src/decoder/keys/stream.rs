@@ -33,7 +33,7 @@ pub(in crate::decoder) struct KeyChunk {
     pub(in crate::decoder) keys: Range<u32>,
     /// Copies of its blocks to a slot of the ring; none if all of them are attended in place.
     pub(in crate::decoder) parts: Vec<BlockCopies>,
-    /// Buffers that hold the keys while they are attended.
+    /// Buffers that hold the chunk's keys while they are attended.
     pub(in crate::decoder) at: KeysIn,
 }
 
@@ -65,7 +65,7 @@ pub(in crate::decoder) struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Whether it has to be copied.
+    /// Whether the chunk has to be copied.
     pub(in crate::decoder) fn moves(&self) -> bool {
         !self.contents.parts.is_empty()
     }

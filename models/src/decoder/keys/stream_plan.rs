@@ -35,9 +35,9 @@ struct Sequence<'a> {
 struct Planner<'a> {
     ring: &'a Ring,
     kv: &'a KvPool,
-    /// Blocks per partition.
+    /// Number of blocks per partition.
     unit: usize,
-    /// Tokens per block.
+    /// Number of tokens per block.
     block_size: u32,
     dirty: &'a DirtyBlocks,
 }

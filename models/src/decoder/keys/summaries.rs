@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 /// Blocks whose summaries are out of date.
 #[derive(Debug)]
 pub(super) struct StaleSummaries {
-    /// Blocks that are summarised together.
+    /// Number of blocks that are summarised together.
     unit: usize,
     block_size: u32,
     stale: FxHashSet<u32>,

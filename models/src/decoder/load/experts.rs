@@ -154,9 +154,9 @@ fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError
 /// A tensor that holds all experts.
 struct PackedExperts<'a> {
     tensor: Tensor<'a>,
-    /// Output features of an expert.
+    /// Number of output features of an expert.
     rows: usize,
-    /// Input features of the experts.
+    /// Number of input features of the experts.
     width: usize,
     /// Whether input features come first.
     transposed: bool,

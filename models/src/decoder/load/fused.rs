@@ -73,6 +73,6 @@ struct Fused {
     name: Role,
     /// Role that gives its shape.
     whole: Role,
-    /// First row of the part in it.
+    /// First row of the part in the whole tensor.
     first: usize,
 }

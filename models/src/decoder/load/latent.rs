@@ -84,8 +84,8 @@ impl WeightLoader<'_> {
     }
 }
 
-/// Returns `[kv_rank + rope, nope + rope]` of a head: maps a query to what is multiplied with a latent, and keeps its rotated
-/// part.
+/// Returns the key projection of a head, `[kv_rank + rope, nope + rope]`, which maps a query to the vector that is
+/// multiplied with a latent, and keeps its rotated part.
 fn keys_of(kv_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
     let first = head as usize * (nope + value);
@@ -123,14 +123,14 @@ fn absorbed(
     Tensor { name: Cow::Owned(stored.name.to_string()), dtype: stored.dtype, shape, data: Cow::Owned(data) }
 }
 
-/// Returns `[value, kv_rank]` of a head, from values that are stored by head.
+/// Returns the value projection of a head, `[value, kv_rank]`, from values that are stored by head.
 fn values_apart<'t>(v_b: &'t Tensor<'_>, head: u32) -> Tensor<'t> {
     let bytes = v_b.data.len() / v_b.shape[0];
     let data = Cow::Borrowed(&v_b.data[head as usize * bytes..][..bytes]);
     Tensor { name: v_b.name.clone(), dtype: v_b.dtype, shape: v_b.shape[1..].to_vec(), data }
 }
 
-/// Returns `[value, kv_rank]` of a head.
+/// Returns the value projection of a head, `[value, kv_rank]`.
 fn values_of<'t>(kv_b: &'t Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'t> {
     let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
     let row = rank * kv_b.dtype.block_bytes();

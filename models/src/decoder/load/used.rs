@@ -28,7 +28,7 @@ impl<'a> Used<'a> {
         Self { outlines: false, progress: Some(progress), ..Self::outlines(weights) }
     }
 
-    /// Reads types and shapes alone.
+    /// Creates a record that reads only types and shapes of tensors.
     pub(super) fn outlines(weights: &'a dyn WeightSource) -> Self {
         Self { weights, names: Mutex::default(), roles: Mutex::default(), outlines: true, progress: None }
     }

@@ -1,4 +1,4 @@
-//! The account of a step under a policy: attended blocks by slice and layer, certified mass, and traced selections.
+//! Counts of a step under a policy: attended blocks by slice and layer, certified mass, and traced selections.
 
 use attn_kernels::gpu::Timing;
 use kvblock::BlockIdx;
@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::sparse::{Attended, Tally};
 
-/// Account of the current step.
+/// Counts of the blocks that the current step attends.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// Blocks that each slice attended; `None` for slices that the policy ignores.
@@ -67,7 +67,7 @@ impl Account {
         }
     }
 
-    /// Returns the account of the slice of selecting rows.
+    /// Returns the counts of the slice of selecting rows.
     pub(super) fn of(&mut self, selecting: &SelectingRows) -> &mut Attended {
         self.attended[selecting.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
     }

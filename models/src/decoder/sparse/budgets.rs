@@ -61,7 +61,7 @@ impl Ranker {
         Ok(max)
     }
 
-    /// Returns how many blocks the selecting row `index` takes in a layer.
+    /// Returns the number of blocks that the selecting row `index` takes in a layer.
     fn taken(&self, rules: &Rules, layer: usize, index: usize, selecting: &SelectingRows) -> u32 {
         let (policy, layer) = (&*rules.options.policy, Some(rules.options.in_model(layer)));
         let Some(then) = self.then(index) else { return policy.budget(layer, selecting.kv_len()) };
@@ -70,13 +70,15 @@ impl Ranker {
         policy.budget(layer, then) + (blocks - then_blocks)
     }
 
-    /// Returns how many blocks a row's lists must have space for: the same for a while, whichever steps retrieve.
+    /// Returns the number of blocks that a row's lists must have space for, which stays the same for a while,
+    /// whichever steps retrieve.
     fn max_taken(&self, rules: &Rules, layer: usize, selecting: &SelectingRows) -> u32 {
         let more = self.kept.as_ref().map_or(0, |kept| kept.more(rules.block()));
         rules.options.policy.budget(Some(rules.options.in_model(layer)), selecting.kv_len()) + more
     }
 
-    /// Returns the sequence's tokens in the step whose selection a row keeps, if it does not select itself.
+    /// Returns the number of tokens of the sequence in the step whose selection a row keeps; `None` if the row
+    /// selects itself.
     fn then(&self, index: usize) -> Option<usize> {
         self.kept.as_ref()?.then(index).map(|tokens| tokens as usize)
     }

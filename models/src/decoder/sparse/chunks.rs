@@ -105,7 +105,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         self.counter.fit(step.gpu, &spans, self.lists.layers.len())
     }
 
-    /// Steps with chunks differ; steps without chunks can be repeated.
+    /// Returns the numbers that the step's commands depend on; `None` for steps with chunks, which all differ.
     fn shape(&self) -> Option<Vec<usize>> {
         self.counter.is_empty().then(Vec::new)
     }

@@ -32,7 +32,7 @@ use crate::decoder::kernels::LoadContext;
 /// Maximum number of f32 scores at one time, unless one query block has more.
 const PARTS: usize = 16 << 20;
 
-/// Kernels and buffers of an estimate.
+/// Kernels and buffers of the estimate.
 #[derive(Debug)]
 pub(super) struct Estimator {
     form: Antidiagonals,
@@ -43,9 +43,9 @@ pub(super) struct Estimator {
     pipelines: Pipelines,
     /// Grid of the kernel that scores.
     grid: Grid,
-    /// Words of a row of strides.
+    /// Number of words of a row of strides.
     row_words: u32,
-    /// `[num_heads]`
+    /// Share of the mass to keep for each head, `[num_heads]`.
     thresholds: Buf<f32>,
     strides: GrowBuf<u32>,
     parts: GrowBuf<f32>,
@@ -64,7 +64,8 @@ struct Pipelines {
 }
 
 impl Estimator {
-    /// Returns `None` if the policy does not use antidiagonals, or if kernels do not support its sizes or types.
+    /// Creates the selector; `None` if the policy does not use antidiagonals, or if kernels do not support its sizes
+    /// or types.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
@@ -127,7 +128,7 @@ impl Estimator {
         }
     }
 
-    /// Returns the query blocks that are scored at a time.
+    /// Returns the ranges of query blocks that are scored at a time.
     fn rounds(&self, estimate: &Estimate) -> impl Iterator<Item = Range<u32>> + use<> {
         estimate.rounds(PARTS, self.form.queries_at_a_time(estimate.kv_len as usize))
     }

@@ -34,7 +34,7 @@ pub(super) struct KeptLists {
 }
 
 impl KeptLists {
-    /// Returns `None` for policies that select in every step. A row has `sets` lists.
+    /// Creates the lists that rows keep; `None` for policies that select in every step. A row has `sets` lists.
     pub(super) fn new(
         load: &LoadContext<'_>,
         rules: &Rules,
@@ -96,7 +96,7 @@ impl KeptLists {
         (!retrieval.retrieves()).then_some(retrieval.then)
     }
 
-    /// Maximum number of blocks of a list beyond its budget.
+    /// Maximum number of blocks of a list in addition to its budget.
     pub(super) fn more(&self, block: u32) -> u32 {
         self.retrievals.begun(block)
     }

@@ -14,9 +14,9 @@ use crate::decoder::buffers::OfLayers;
 /// Lists made on the host.
 pub(super) struct HostLists {
     pub(super) words: Vec<u32>,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list, rounded up.
+    /// Number of blocks of the longest list, rounded up.
     pub(super) blocks: u32,
 }
 
@@ -35,8 +35,8 @@ pub(super) fn stride(blocks: u32) -> u32 {
 /// Granularity of the longest list's length, in tokens.
 const GROWTH: u32 = 64;
 
-/// Returns the length of the longest list of some rows, given `blocks` blocks of `block` tokens: rounded up for lists that grow
-/// from step to step, or by a partly filled block in every second step.
+/// Rounds the length of the longest list, given in `blocks` blocks of `block` tokens, up to whole multiples of
+/// [`GROWTH`] tokens, so that consecutive steps have the same commands.
 pub(super) fn longest(blocks: u32, block: u32) -> u32 {
     blocks.next_multiple_of((GROWTH / block).max(1))
 }
@@ -46,7 +46,8 @@ pub(super) fn score_stride(len: u32) -> u32 {
     len.next_multiple_of(64)
 }
 
-/// Returns how many blocks are prefetched beyond a selection of up to `max` blocks, if the policy does not say.
+/// Returns the number of blocks that are prefetched beyond a selection of up to `max` blocks, if the policy does not
+/// state it.
 pub(super) fn default_blocks(max: u32) -> u32 {
     max.div_ceil(4)
 }
@@ -70,9 +71,9 @@ pub(super) struct DeviceLists {
     bufs: OfLayers<u32>,
     /// The layer whose lists each layer reads.
     sources: Vec<usize>,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list.
+    /// Number of blocks of the longest list.
     blocks: u32,
     /// Whether each layer has lists in this step.
     pub(super) layers: Vec<bool>,

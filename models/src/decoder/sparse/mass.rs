@@ -29,15 +29,15 @@ pub(super) struct Mass {
     cut: Arc<Pipeline>,
     count: Arc<Pipeline>,
     odds: f32,
-    /// Tokens per block.
+    /// Number of tokens per block.
     select_block: u32,
-    /// `[rows, num_heads, score_stride]`
+    /// Log-sum-exp of the logits of each block, `[rows, num_heads, score_stride]`.
     lses: GrowBuf<f32>,
-    /// `[rows, num_kv_heads]`
+    /// Results of `mass_cut`, `[rows, num_kv_heads]`.
     cuts: GrowBuf<[u32; 4]>,
     /// Lists of every row.
     spans: GrowBuf<ListSpan>,
-    /// Blocks that lists name, `[layers, rows]`.
+    /// Number of blocks in lists, `[layers, rows]`.
     pub(super) counts: GrowBuf<u32>,
 }
 
@@ -51,14 +51,14 @@ pub(super) struct MassExtent {
 
 /// Scores of a layer's blocks, and the lists to make from them.
 pub(super) struct Ranked<'a> {
-    /// `[rows, sets, score_stride]`
+    /// Scores of blocks, `[rows, sets, score_stride]`.
     pub(super) scores: &'a Buf<f32>,
     pub(super) score_stride: u32,
     pub(super) lists: &'a DeviceLists,
 }
 
 impl Mass {
-    /// Returns `None` if a budget decides.
+    /// Creates the selection of a policy; `None` if a budget determines the number of blocks.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, kv, .. } = *load;
         let Some(mass) = policy.mass() else { return Ok(None) };

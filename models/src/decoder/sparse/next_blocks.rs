@@ -15,7 +15,7 @@ pub(super) struct PrefetchLists {
     pub(super) rows: GrowBuf<TopRow>,
     /// Lists of even and of odd layers: those of one layer are read while those of the next are made.
     pub(super) lists: [GrowBuf<u32>; 2],
-    /// Entries from one list to the next; 0 if the step prefetches nothing.
+    /// Number of entries from one list to the next; 0 if the step prefetches nothing.
     pub(super) stride: u32,
     /// Number of blocks beyond the selection, if the policy gives it.
     stated: Option<u32>,

@@ -165,7 +165,8 @@ impl Select for OnHost {
         Ok(())
     }
 
-    /// Steps that select wait in every layer; steps of a phase that the policy leaves dense can be repeated.
+    /// Returns the numbers that the step's commands depend on; `None` for steps that select, which wait in every
+    /// layer. Steps of a phase that the policy leaves dense can be repeated.
     fn shape(&self) -> Option<Vec<usize>> {
         (!self.selects).then(Vec::new)
     }

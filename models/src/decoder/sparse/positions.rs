@@ -15,7 +15,7 @@ use crate::decoder::ops::Ctx;
 #[derive(Debug)]
 pub(super) struct Positions {
     buf: GrowBuf<u32>,
-    /// Lists of each layer; `None` where it is dense.
+    /// Lists of each layer; `None` if the layer is dense.
     placed: Vec<Option<Placed>>,
 }
 
@@ -23,9 +23,9 @@ pub(super) struct Positions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Placed {
     first: usize,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     stride: u32,
-    /// Blocks of the longest list.
+    /// Number of blocks of the longest list.
     blocks: u32,
 }
 

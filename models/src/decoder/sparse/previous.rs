@@ -23,7 +23,7 @@ pub(in crate::decoder) struct Previous {
     pub(super) queries: Queries,
     /// Maximum number of rows of a buffer.
     capacity: u32,
-    /// Elements per row.
+    /// Number of elements per row.
     width: usize,
     /// Cache group whose blocks identify tokens.
     group: usize,
@@ -32,7 +32,7 @@ pub(in crate::decoder) struct Previous {
     rows: FxHashMap<Token, u32>,
     /// Queries of the current step that are stored.
     kept: Vec<KeptQuery>,
-    /// Whether layers write their queries directly to where they are stored.
+    /// Whether layers write their queries directly to the place where they are stored.
     in_place: bool,
 }
 
@@ -50,7 +50,8 @@ struct KeptQuery {
 }
 
 impl Previous {
-    /// Returns `None` for policies that select by a row's own queries. `selects` says which layers select.
+    /// Creates the storage of queries; `None` for policies that select by a row's own queries. `selects` says which
+    /// layers select.
     pub(super) fn new(
         load: &LoadContext<'_>,
         sparse: &SparseOptions,

@@ -38,8 +38,9 @@ enum ScorerKind {
 }
 
 impl Scorer {
-    /// Returns `None` if the policy does not rank by summaries, or kernels do not support its sizes. Only layers that `selects`
-    /// names are scored; `at_once` says that all of them are scored before the first layer runs.
+    /// Creates the scorer; `None` if the policy does not rank by summaries, or kernels do not support its sizes. Only
+    /// layers that `selects` names are scored; `at_once` says that all of them are scored before the first layer
+    /// runs.
     pub(super) fn new(
         load: &LoadContext<'_>,
         policy: &dyn Policy,

@@ -31,9 +31,9 @@ use crate::decoder::ops::Ctx;
 pub(super) struct Ranker {
     scorer: Scorer,
     pub(super) top_k: Arc<Pipeline>,
-    /// Rankings per row: one for all heads, or one for each KV head.
+    /// Number of rankings per row: one for all heads, or one for each KV head.
     pub(super) sets: u32,
-    /// `[rows, sets, score_stride]`
+    /// Scores of blocks, `[rows, sets, score_stride]`.
     pub(super) scores: OfLayers<f32>,
     pub(super) score_stride: u32,
     /// Number of selecting rows of the step.
@@ -68,7 +68,7 @@ pub(super) struct Top {
 }
 
 impl Ranker {
-    /// Returns `None` if the policy's own code has to select.
+    /// Creates the ranking of a policy; `None` if the policy's own code has to select.
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
         let (policy, selects) = (&*rules.options.policy, &rules.selecting_layers());

@@ -14,7 +14,7 @@ pub(super) struct Retrievals {
     stride: u32,
     /// Cache group whose blocks identify tokens.
     group: usize,
-    /// Tokens per KV block.
+    /// Number of tokens per KV block.
     block_size: u32,
     /// Number of slots for kept lists.
     slots: u32,
@@ -50,7 +50,7 @@ impl RowRetrieval {
 }
 
 impl Retrievals {
-    /// Returns `None` for policies that select in every step.
+    /// Creates the record of retrievals; `None` for policies that select in every step.
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Option<Self> {
         let stride = rules.options.of(Phase::Decode).retrieval_stride();
         (stride > 1).then(|| Self {

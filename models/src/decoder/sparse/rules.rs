@@ -31,7 +31,7 @@ impl Rules {
         self.source.len()
     }
 
-    /// Tokens per block of the policy.
+    /// Number of tokens per block of the policy.
     pub(super) fn block(&self) -> u32 {
         self.options.policy.block_size().get()
     }

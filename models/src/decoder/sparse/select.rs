@@ -110,7 +110,7 @@ pub(in crate::decoder) struct SelectionStep<'a> {
     pub(in crate::decoder) batch: &'a Batch,
     pub(in crate::decoder) offload_plan: &'a OffloadPlan,
     pub(in crate::decoder) slices: &'a [Slice<'a>],
-    /// Pages of each KV head that fit on the device, if blocks are on the host.
+    /// Number of pages of each KV head that fit on the device, if blocks are on the host.
     pub(in crate::decoder) spare_pages: u32,
 }
 

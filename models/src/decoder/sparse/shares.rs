@@ -17,19 +17,20 @@ use crate::decoder::ops::Ctx;
 pub(super) struct Shares {
     shares_of: Arc<Pipeline>,
     merge: Arc<Pipeline>,
-    /// `[selecting layers, rows, num_heads, share_stride]`
+    /// Shares of the attention mass that lists keep, `[selecting layers, rows, num_heads, share_stride]`.
     shares: GrowBuf<f32>,
     share_stride: u32,
-    /// `[rows, num_heads]`
+    /// Minimum share over the layers, `[rows, num_heads]`.
     masses: GrowBuf<f32>,
-    /// Number of rows times heads of the step, and of selecting layers; 0 in a step without a certificate.
+    /// Number of rows times heads of the step; 0 in a step without a certificate. The next field is the number of
+    /// selecting layers.
     rows: u32,
     layers: u32,
 }
 
 /// Bounds of the attention mass of blocks in a layer.
 pub(super) struct Bounds<'a> {
-    /// `[rows, num_heads, stride]`
+    /// Upper bounds of the attention mass of blocks, `[rows, num_heads, stride]`.
     pub(super) bounds: &'a Buf<f32>,
     pub(super) stride: u32,
     /// Number of selecting layers before this one.

@@ -50,7 +50,7 @@ pub(super) struct Thresholder {
     means: GrowBuf<f32>,
     /// Mean values, with the correction.
     mean_values: GrowBuf<f32>,
-    /// f32 of means from one chunk to the next.
+    /// Number of f32 of means from one chunk to the next.
     means_stride: usize,
     energies: GrowBuf<f32>,
 }
@@ -73,7 +73,7 @@ struct Correction {
 }
 
 impl Thresholder {
-    /// Returns `None` if the policy does not use energies.
+    /// Creates the selector; `None` if the policy does not use energies.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());

@@ -14,11 +14,11 @@ use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 pub(super) struct Blocks {
     window: u32,
     entries: u32,
-    /// Elements of the states of two windows; states of one window are half as large.
+    /// Number of elements of the states of two windows; states of one window are half as large.
     states: u32,
 }
 
-/// Tokens per block of states, as published.
+/// Number of tokens per block of states, as published.
 const STATE_BLOCK: u32 = 4;
 
 impl Blocks {

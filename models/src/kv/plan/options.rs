@@ -15,7 +15,7 @@ pub struct KvOptions {
     /// Format of index keys; `None` for [the default for `dtype`](IndexDtype::beside).
     #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see
+    /// Number of tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see
     /// [`KvPlan::block_sizes`](super::KvPlan::block_sizes).
     #[setters(skip)]
     pub block_size: u32,

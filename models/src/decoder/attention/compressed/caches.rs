@@ -17,7 +17,7 @@ pub(super) struct EntryKind {
     pub(super) compressor: Compressor,
     /// Cache group of the entries.
     pub(super) group: usize,
-    /// Entries per block.
+    /// Number of entries per block.
     pub(super) block: u32,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct EntryKind {
 pub(super) struct States {
     pub(super) kind: usize,
     pub(super) group: usize,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub(super) block: u32,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct States {
 pub(super) struct LayerCaches {
     pub(super) kind: usize,
     pub(super) states: usize,
-    /// States of the indexer, if there is one.
+    /// Index of the kind of the indexer's states, if there is an indexer.
     pub(super) index_states: usize,
 }
 

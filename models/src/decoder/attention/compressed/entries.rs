@@ -24,15 +24,15 @@ pub(in crate::decoder) struct CompressorWeights {
     pub(in crate::decoder) norm: Buf<f32>,
 }
 
-/// Kernels and buffers.
+/// Kernels and buffers of the compressors.
 #[derive(Debug)]
 pub(super) struct EntryState {
     write: Arc<Pipeline>,
     /// Kernels of each kind: for entries, and for the keys of the indexer if there is one.
     compress: Vec<[Arc<Pipeline>; 2]>,
-    /// `[max_rows, 2 * windows * dim]`
+    /// States of the step's tokens, `[max_rows, 2 * windows * dim]`.
     states: Buf<f32>,
-    /// `[entries, dim]`
+    /// Entries that the step completes, `[entries, dim]`.
     pub(super) entries: Buf<f32>,
 }
 

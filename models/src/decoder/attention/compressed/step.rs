@@ -25,7 +25,7 @@ pub(super) struct CompressedStep {
     pub(super) cos_sin: StepList<Angle>,
     /// Tokens of each row's window, one list per attention group.
     windows: Vec<Spans>,
-    /// Entries from one row's list of window slots to the next.
+    /// Number of entries from one row's list of window slots to the next.
     pub(super) window_stride: u32,
     /// Rows of layers without entries, in the format of `mla_decode`.
     pub(super) rows: StepList<SlotRow>,
@@ -54,11 +54,11 @@ pub(super) struct KindStep {
     seen: Spans,
     /// Maximum number of entries that a row may see.
     pub(super) longest: u32,
-    /// Entries from one row's list of slots to the next: the maximum number of entries that a row attends.
+    /// Number of entries from one row's list of slots to the next: the maximum number of entries that a row attends.
     pub(super) stride: u32,
     /// Slots of the entries that the step completes.
     pub(super) slots: StepList<i32>,
-    /// (cos, sin) of their positions, `[entries, pairs]`.
+    /// (cos, sin) of the positions of the entries that the step completes, `[entries, pairs]`.
     pub(super) cos_sin: StepList<Angle>,
 }
 
@@ -302,7 +302,7 @@ impl CompressedStep {
     }
 }
 
-/// Returns how many of the entries that it sees a row attends.
+/// Returns the number of entries that a row attends, of the `entries` that it sees.
 fn attended(config: &DecoderConfig, kind: &EntryKind, entries: u32) -> u32 {
     let selected =
         config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);

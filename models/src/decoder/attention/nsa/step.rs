@@ -24,11 +24,11 @@ pub(super) struct NsaStep {
     pub(super) window: StepList<DecodeRow>,
     /// Position of the scores of each row and KV head, `[rows, num_kv_heads]`.
     pub(super) top_rows: StepList<TopRow>,
-    /// Rows whose probabilities and scores exist at one time.
+    /// Number of rows whose probabilities and scores exist at one time.
     pub(super) portion: usize,
-    /// f32 from one head's probabilities to the next.
+    /// Number of f32 from one head's probabilities to the next.
     pub(super) prob_stride: u32,
-    /// f32 from one KV head's scores to the next.
+    /// Number of f32 from one KV head's scores to the next.
     pub(super) score_stride: u32,
     planner: SplitPlanner,
     /// Splits of the rows in the two branches that attend tokens, in partitions that do not depend on the batch.

@@ -2,7 +2,7 @@
 
 use crate::cast::u32_of;
 
-/// Keys that a prefill tile with cooperative matrices loads at a time.
+/// Number of keys that a prefill tile with cooperative matrices loads at a time.
 pub(in crate::decoder) const TILE_KEYS: u32 = 16;
 
 /// Capacity for pages of lists on the device.
@@ -10,19 +10,20 @@ pub(in crate::decoder) const TILE_KEYS: u32 = 16;
 pub(in crate::decoder) struct SlotCapacity {
     pub(super) num_slots: u32,
     pub(super) block_size: u32,
-    /// Pages per partition.
+    /// Number of pages per partition.
     pub(super) partition_pages: u32,
     /// Number of lists of tiles.
     pub(super) tile_requests: u32,
 }
 
 impl SlotCapacity {
-    /// Returns how many decode rows are attended together: one partition of each has to fit.
+    /// Returns the number of decode rows that are attended together: one partition of each has to fit.
     pub(in crate::decoder) fn rows_together(&self) -> usize {
         (self.num_slots / self.partition_pages) as usize
     }
 
-    /// Returns how many keys of each of `rows` lists of at most `keys` keys fit together: all of them, or whole partitions.
+    /// Returns the number of keys of each of `rows` lists of at most `keys` keys that fit together: all of them, or
+    /// whole partitions.
     pub(in crate::decoder) fn keys_together(&self, rows: usize, keys: u32) -> u32 {
         let rows = u32_of(rows);
         if rows * keys.div_ceil(self.block_size) <= self.num_slots {
@@ -31,7 +32,7 @@ impl SlotCapacity {
         self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
     }
 
-    /// Returns how many pages of each list of tiles fit together.
+    /// Returns the number of pages of each list of tiles that fit together.
     pub(in crate::decoder) fn tile_pages(&self) -> u32 {
         self.num_slots / self.tile_requests.max(1)
     }

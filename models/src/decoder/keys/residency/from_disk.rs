@@ -36,7 +36,7 @@ pub(super) struct FromDisk {
 }
 
 impl FromDisk {
-    /// Returns `None` if there are no blocks on disk.
+    /// Creates the state of pages on disk; `None` if there are no blocks on disk.
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,

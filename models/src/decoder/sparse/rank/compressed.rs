@@ -25,13 +25,13 @@ pub(super) struct CompressedScorer {
     pub(super) pools: DigestPools,
     attend: Arc<Pipeline>,
     score: Arc<Pipeline>,
-    /// `[rows, num_heads, prob_stride]`
+    /// Probabilities of compressed keys, `[rows, num_heads, prob_stride]`.
     probs: GrowBuf<f32>,
     params: (NsaProbsParams, NsaBlockScoreParams),
 }
 
 impl CompressedScorer {
-    /// Returns `None` if strides are not whole blocks.
+    /// Creates the scorer; `None` if strides are not whole blocks.
     pub(super) fn new(
         load: &LoadContext<'_>,
         by: ByCompressed,

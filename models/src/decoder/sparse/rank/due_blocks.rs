@@ -12,7 +12,7 @@ use crate::decoder::attention_groups::AttentionGroup;
 /// Blocks whose summaries are due.
 #[derive(Debug)]
 pub(super) struct DueBlocks {
-    /// Tokens that are summarised together, a multiple of a block.
+    /// Number of tokens that are summarised together, a multiple of a block.
     unit: u32,
     /// Whether a step summarises the unit that it completes. Otherwise the next step does, since the unit of a sequence's last
     /// token is always selected without a score.
