@@ -22,7 +22,7 @@ pub(crate) struct ModelCard<'a> {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
-    /// Tokens of prompt and answer together.
+    /// Number of tokens of prompt and answer together.
     max_model_len: u32,
     /// Abilities of the model: `completion`, `embedding` if it has embeddings here, and `rerank` if it compares texts.
     capabilities: Vec<&'static str>,
@@ -37,7 +37,7 @@ pub(crate) struct Models<'a> {
     data: Vec<ModelCard<'a>>,
 }
 
-/// All is well.
+/// Reply that says that the server is well.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Status {
     #[schemars(extend("const" = "ok"))]
@@ -55,11 +55,11 @@ pub(crate) struct Version {
 /// The load of the server.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Load {
-    /// Requests that run or wait.
+    /// Number of requests that run or wait.
     server_load: usize,
     num_running: usize,
     num_waiting: usize,
-    /// Prompt tokens of requests that wait.
+    /// Number of prompt tokens of requests that wait.
     num_waiting_tokens: u64,
     kv_blocks_used: u32,
     kv_blocks_total: u32,
@@ -78,13 +78,13 @@ pub(crate) struct Props<'a> {
     has_chat_template: bool,
     /// Pooling of hidden states to embeddings: `last` or `mean`; null if there are none here.
     embedding_pooling: Option<&'static str>,
-    /// Elements of an embedding.
+    /// Number of elements of an embedding.
     embedding_length: u32,
     kv_blocks: u32,
     kv_block_size: u32,
     kv_block_bytes: u64,
     max_queued_requests: usize,
-    /// Null for any number.
+    /// Maximum number of prompt tokens of requests that wait; null for any number.
     max_queued_tokens: Option<u64>,
     max_body_bytes: usize,
     max_held_bytes: usize,

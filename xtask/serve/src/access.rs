@@ -72,7 +72,7 @@ pub(crate) async fn trace(State(server): State<Arc<Server>>, mut request: Reques
     next.run(request).await
 }
 
-/// A body that logs its call when it is sent, or given up.
+/// A body that logs its call when it is sent completely or given up.
 struct Logged {
     body: Body,
     _line: Line,
@@ -98,7 +98,7 @@ impl HttpBody for Logged {
     }
 }
 
-/// The event of a call, which is sent when it is dropped.
+/// Log event of a call, which is written when it is dropped.
 struct Line {
     record: Record,
     begun: Instant,

@@ -24,51 +24,51 @@ use crate::reply::with_ignored;
 use crate::running::Running;
 use crate::server::{Server, unix_seconds};
 
-/// Tells nginx not to keep events back.
+/// Header that tells nginx not to buffer events.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The work of the engine for a call.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) generation: Generation,
-    /// One a prompt.
+    /// Requests, one for each prompt.
     pub(crate) requests: Vec<Request>,
     /// The field of the prompts, which errors about prompts name.
     pub(crate) input: &'static str,
-    /// Takes the texts apart; without it, they are returned as they are.
+    /// Parser that divides the texts into thoughts, text and calls of tools; without it, they are returned unchanged.
     pub(crate) answer: Option<AnswerParser>,
     /// Fields of the call that change nothing.
     pub(crate) ignored: Vec<String>,
 }
 
-/// The answers of a call, as far as they have come. An answer is one sample of one prompt.
+/// The answers of a call, up to now. An answer is one sample of one prompt.
 #[derive(Debug)]
 pub(crate) struct Answering {
     pub(crate) server: Arc<Server>,
-    /// When the call was taken on, in seconds since 1970.
+    /// Time at which the server accepted the call, in seconds since 1970.
     pub(crate) created: u64,
     pub(crate) usage: Usage,
     record: Record,
     pub(crate) engine: EngineUse,
     /// Log-probabilities of all tokens of each prompt but the first, as far as they are requested.
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
-    /// Saves of blocks that another server goes on from.
+    /// Saves of the blocks from which another server continues.
     saves: Vec<Saves>,
-    /// Set once these have ended.
+    /// Parameters for the server that continues; set once the saves have ended.
     pub(crate) transferred: Option<Transferred>,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub(crate) samples: usize,
-    /// `[prompts * samples]`
+    /// Answers so far, `[prompts * samples]`.
     answers: Vec<Growing>,
 }
 
-/// One answer, as far as it has come.
+/// One answer, up to now.
 #[derive(Debug)]
 struct Growing {
     answer: Option<AnswerParser>,
     has_begun: bool,
     end: Option<End>,
-    /// The addition that was not sent yet.
+    /// Addition to the answer that was not sent yet.
     delta: Delta,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Delta {
     pub(crate) pieces: Vec<AnswerPart>,
     pub(crate) ids: Vec<u32>,
     pub(crate) log_probs: Vec<LogProbs>,
-    /// Set by the last addition.
+    /// End of the answer; set in its last addition.
     pub(crate) end: Option<End>,
 }
 
@@ -98,16 +98,16 @@ pub(crate) struct End {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u64,
-    /// Prompt tokens that were not computed.
+    /// Number of prompt tokens that were not computed.
     pub(crate) cached_tokens: u64,
     pub(crate) output_tokens: u64,
-    /// Output tokens within thoughts.
+    /// Number of output tokens within thoughts.
     pub(crate) reasoning_tokens: u64,
 }
 
 /// Writes answers in the form of an API.
 pub(crate) trait Render: Send + Unpin + 'static {
-    /// A stream begins: the engine has started on the call.
+    /// Begins a stream, once the engine has started on the call.
     fn begin(&mut self, _: &Answering, _: &mut Out) {}
 
     /// Whether an addition is worth an event of a stream.
@@ -124,7 +124,7 @@ pub(crate) trait Render: Send + Unpin + 'static {
     /// Ends a stream that failed.
     fn fail(&mut self, answering: &Answering, error: &ApiError, out: &mut Out);
 
-    /// The answers in one reply. `deltas` has each of them, whole.
+    /// Returns the answers in one reply. `deltas` has the whole of each.
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response;
 }
 
@@ -260,7 +260,7 @@ impl Answering {
         }
     }
 
-    /// The end of an answer, if it has come.
+    /// Returns the end of an answer, if it has ended.
     pub(crate) fn end_of(&self, index: usize) -> Option<&End> {
         self.answers[index].end.as_ref()
     }
@@ -294,7 +294,7 @@ impl Out {
 
 /// The body of a stream.
 struct Body<R> {
-    /// `None` after the last event.
+    /// Running requests of the call; `None` after the last event.
     running: Option<Running>,
     begun: bool,
     answering: Answering,

@@ -9,13 +9,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::error::ApiError;
 
-/// Bytes that are counted as one, because a semaphore counts 2^29 at most on machines of 32 bits.
+/// Number of bytes that are counted as one unit, because a semaphore counts at most 2^29 on machines of 32 bits.
 const UNIT: usize = 1 << 10;
 
-/// Bytes that are allocated because a header announces them.
+/// Maximum number of bytes that are allocated because a header announces them.
 const MAX_ANNOUNCED: usize = 64 << 10;
 
-/// The room for bodies.
+/// Memory budget of the bodies of all calls.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     room: Arc<Semaphore>,
@@ -42,14 +42,14 @@ impl Deref for Body {
 pub(crate) enum Unread {
     /// The body exceeds the maximum size.
     TooLarge,
-    /// All bodies together have as many bytes as they may.
+    /// The bodies being received have the maximum number of bytes together.
     Full { max: usize },
     /// The connection broke, or sent no HTTP.
     Broken(axum::Error),
 }
 
 impl Bodies {
-    /// Room for `max` bytes.
+    /// A budget of `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         let units = (max / UNIT).clamp(1, Semaphore::MAX_PERMITS);
         Self { room: Arc::new(Semaphore::new(units)), max }

@@ -33,7 +33,7 @@ pub(crate) struct Call {
     pub(crate) client: Client,
     pub(crate) record: Record,
     pub(crate) body: Body,
-    /// Given back once the engine has the request.
+    /// Place among the calls in preparation, which is given back once the engine has the request.
     pub(crate) place: Place,
 }
 

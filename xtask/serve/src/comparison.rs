@@ -2,7 +2,7 @@
 
 use pagoda::{Embedding, Model, Pooling, Reranker, error_chain};
 
-/// Reason why a model compares no texts, if its checkpoint says nothing of it.
+/// Reason why a model compares no texts, if its checkpoint states nothing about comparison.
 const UNSTATED: &str = "the checkpoint states neither how embeddings are pooled nor which tokens judge a document \
                         (modules.json of Sentence Transformers, pooling_type of GGUF)";
 
@@ -16,7 +16,7 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    /// The way of a model with these embeddings, or the reason why there is none.
+    /// The comparison of a model with these embeddings, or the reason why it compares no texts.
     pub(crate) fn of(model: &Model, embedding: &Result<Embedding, String>) -> Result<Self, String> {
         match (Reranker::new(model), embedding) {
             (Err(error), _) => Err(error_chain::joined(&error)),

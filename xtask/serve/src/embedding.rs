@@ -18,7 +18,7 @@ use crate::server::Server;
 /// Maximum number of texts of a call, as in OpenAI's API.
 pub(crate) const MAX_TEXTS: usize = 2048;
 
-/// Prompts of a call that the engine has at one time, so that many do not fill its queue.
+/// Number of prompts of a call that the engine has at one time, so that many do not fill its queue.
 const GROUP: usize = 64;
 
 /// Fields that calls for embeddings have in common.
@@ -29,9 +29,9 @@ pub(crate) struct EmbeddingFields {
     model: Option<String>,
     /// Add the special tokens that the tokenizer puts around a text, as most models of embeddings need.
     add_special_tokens: Option<bool>,
-    /// Separates entries of the prefix cache: only calls with the same salt share them. 1 to 1024 bytes.
+    /// Salt that separates entries of the prefix cache: only calls with the same salt share them. 1 to 1024 bytes.
     cache_salt: Option<String>,
-    /// Lower values run first, if the server orders requests by priority.
+    /// Priority of the request: lower values run first, if the server orders requests by priority.
     priority: Option<Int<i32>>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Embed {
 /// Embeddings of the prompts of a call.
 #[derive(Debug)]
 pub(crate) struct Embedded {
-    /// One a prompt, `[hidden]`, not normalised.
+    /// Embeddings, one for each prompt, `[hidden]`, not normalised.
     pub(crate) vectors: Vec<Vec<f32>>,
     pub(crate) usage: PromptUsage,
     pub(crate) engine: EngineUse,
@@ -64,7 +64,7 @@ pub(crate) struct PromptUsage {
 #[derive(Debug)]
 pub(crate) struct Inputs {
     pub(crate) field: &'static str,
-    /// Token ids of each.
+    /// Token ids of each prompt.
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) pooling: Pooling,
 }
@@ -81,7 +81,7 @@ impl EmbeddingFields {
 }
 
 impl Embed {
-    /// Checks the name of the model, and whether it has embeddings.
+    /// Checks the name of the model, and whether the model has embeddings.
     pub(crate) fn settle<'s>(&self, server: &'s Server) -> Result<&'s Embedding, ApiError> {
         server.check_model(self.model.as_deref())?;
         server.embedding.as_ref().map_err(|reason| {
@@ -90,7 +90,7 @@ impl Embed {
         })
     }
 
-    /// Checks the name of the model, and whether it compares texts.
+    /// Checks the name of the model, and whether the model can compare texts.
     pub(crate) fn settle_comparison<'s>(&self, server: &'s Server) -> Result<&'s Comparison, ApiError> {
         server.check_model(self.model.as_deref())?;
         server.comparison.as_ref().map_err(|reason| {
@@ -98,7 +98,7 @@ impl Embed {
         })
     }
 
-    /// Has the engine embed prompts, some of them at a time.
+    /// Lets the engine embed prompts, some of them at a time.
     pub(crate) async fn run(
         self,
         server: &Arc<Server>,

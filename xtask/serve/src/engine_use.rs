@@ -22,10 +22,11 @@ pub(crate) struct EngineUse {
     /// Positions that contain the first token whose KV was found nowhere: the token above or, if no earlier prompt is
     /// remembered, as after a restart, the block after the cached tokens. Null if all cacheable tokens were found.
     first_miss: Option<Positions>,
-    /// Tokens of a KV block.
+    /// Number of tokens of a KV block.
     #[serde(skip)]
     block_size: u32,
-    /// Times in milliseconds: in the queue, from the start to the first token, and from there to the last one.
+    /// Time in the queue, in milliseconds; the next fields are the times from the start to the first token, and from
+    /// the first token to the last one.
     queue_ms: Option<f64>,
     prefill_ms: Option<f64>,
     decode_ms: Option<f64>,
@@ -103,7 +104,7 @@ fn milliseconds(time: Option<Duration>) -> Option<f64> {
     Some(time?.as_secs_f64() * 1e3)
 }
 
-/// Prompts that are remembered, and tokens of all of them.
+/// Maximum number of prompts that are remembered, and of the tokens of all of them.
 const MAX_PROMPTS: usize = 64;
 const MAX_TOKENS: usize = 1 << 20;
 

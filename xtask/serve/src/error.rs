@@ -86,13 +86,13 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
-    /// Names the field of the prompt, if this is a 400 that names none.
+    /// Adds the name of the prompt's field, if this is a 400 that names no field.
     pub(crate) fn of_input(self, field: &str) -> Self {
         let unnamed = self.status == StatusCode::BAD_REQUEST && self.param.is_none();
         Self { param: self.param.or_else(|| unnamed.then(|| field.to_owned())), ..self }
     }
 
-    /// The family of errors that it belongs to, in OpenAI's words.
+    /// Returns the family of errors that the error belongs to, in OpenAI's words.
     pub(crate) fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",

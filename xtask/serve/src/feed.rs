@@ -10,10 +10,10 @@ use tokio::sync::watch;
 #[derive(Debug, Default)]
 pub(crate) struct Feed(Mutex<Watchers>);
 
-/// All who watch the live page.
+/// All clients that watch the live page.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// Sends to all of them while there are any.
+    /// Sender of events to all watchers; `None` while there are none.
     pub(crate) latest: Option<watch::Sender<Told>>,
     /// Sequences that watchers have chosen.
     pub(crate) chosen: Vec<(u64, SeqId)>,

@@ -104,7 +104,7 @@ pub(crate) struct Unknown {
     name: String,
 }
 
-/// The types that have a body's fields between them.
+/// Types that together have all fields of a body.
 pub(crate) trait Body: Sized {
     /// Reads the types, each of which takes its own fields.
     fn parse(text: &str) -> Result<(Self, Vec<Unknown>), ApiError>;

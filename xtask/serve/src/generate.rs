@@ -45,7 +45,7 @@ pub(crate) struct GenerateFields {
 /// The types of a call's body.
 pub(crate) type GenerateBody = (GenerateFields, GenerationFields);
 
-/// A call, checked.
+/// A call whose fields were checked.
 #[derive(Debug)]
 pub(crate) struct Generate {
     request_id: Option<String>,

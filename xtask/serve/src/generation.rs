@@ -30,7 +30,8 @@ pub(crate) struct GenerationFields {
     /// Number of answers to each prompt, which share its KV blocks.
     #[schemars(range(min = 1))]
     n: Option<Int<u32>>,
-    /// 0 takes the likeliest token. Without it, as of the other sampling parameters, what the model recommends, else 0.7.
+    /// Sampling temperature; 0 takes the likeliest token. Without it, as for the other sampling parameters, what the
+    /// model recommends, else 0.7.
     #[schemars(range(min = 0.0))]
     temperature: Option<f32>,
     /// Draw from the likeliest tokens only; 0 and -1 keep all.
@@ -38,15 +39,15 @@ pub(crate) struct GenerationFields {
     /// Draw from the likeliest tokens whose probabilities sum to this; 0.95 without it and a recommendation.
     #[schemars(range(min = 0.0, max = 1.0))]
     top_p: Option<f32>,
-    /// Draw from tokens that are at least this times as likely as the likeliest.
+    /// Draw only from tokens whose probability is at least this share of the likeliest token's.
     #[schemars(range(min = 0.0, max = 1.0))]
     min_p: Option<f32>,
-    /// Divides the logits of tokens that prompt or answer contain; 1 is off.
+    /// Divisor of the logits of tokens that prompt or answer contain; 1 is off.
     #[serde(alias = "repeat_penalty")]
     repetition_penalty: Option<f32>,
-    /// Subtracted from the logits of tokens that the answer contains.
+    /// Number subtracted from the logits of tokens that the answer contains.
     presence_penalty: Option<f32>,
-    /// Subtracted from the logit of a token for each time that the answer contains it.
+    /// Number subtracted from the logit of a token for each time that the answer contains it.
     frequency_penalty: Option<f32>,
     /// DRY: weight of the penalty on tokens that would continue a repetition; 0 is off.
     dry_multiplier: Option<f32>,
@@ -58,9 +59,9 @@ pub(crate) struct GenerationFields {
     dry_penalty_last_n: Option<Int<i64>>,
     /// DRY: texts that end repetitions.
     dry_sequence_breakers: Option<Vec<String>>,
-    /// Added to the logits of tokens, by id.
+    /// Numbers added to the logits of tokens, by id.
     logit_bias: Option<BTreeMap<String, f32>>,
-    /// Fixes the draws.
+    /// Seed of the draws: equal calls with equal seeds draw equal tokens.
     seed: Option<Int<i64>>,
     /// Minimum number of tokens before the answer may end.
     min_tokens: Option<Int<u32>>,
@@ -72,9 +73,9 @@ pub(crate) struct GenerationFields {
     ignore_eos: Option<bool>,
     /// Leave special tokens out of the text.
     skip_special_tokens: Option<bool>,
-    /// Separates entries of the prefix cache: only calls with the same salt share them. 1 to 1024 bytes.
+    /// Salt that separates entries of the prefix cache: only calls with the same salt share them. 1 to 1024 bytes.
     cache_salt: Option<String>,
-    /// Lower values run first, if the server orders requests by priority.
+    /// Priority of the request: lower values run first, if the server orders requests by priority.
     priority: Option<Int<i32>>,
     /// Certify the attention mass that the sparse policy keeps.
     certify: Option<bool>,
@@ -136,12 +137,12 @@ pub(crate) struct Generation {
     pub(crate) salt: Option<String>,
     pub(crate) priority: i32,
     pub(crate) certify: bool,
-    /// `None` for one reply with everything.
+    /// Options of a streamed answer; `None` for one reply with everything.
     pub(crate) stream: Option<StreamOptions>,
     /// Return the ids of prompt and output.
     pub(crate) return_ids: bool,
     transfer: Option<TransferParams>,
-    /// Another server goes on with the prompts, so the reply waits until their blocks are stored.
+    /// Whether another server continues with the prompts, so that the reply waits until their blocks are stored.
     pub(crate) hands_over: bool,
 }
 

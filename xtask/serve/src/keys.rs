@@ -48,7 +48,7 @@ pub enum ApiKeyError {
         /// The word.
         word: String,
     },
-    /// A key that is there twice.
+    /// A key occurs twice.
     #[error("line {line}: this key has a line before")]
     Twice {
         /// Number of the second line, from 1.
@@ -109,7 +109,7 @@ impl ApiKey {
         if keys.is_empty() { Err(ApiKeyError::None) } else { Ok(keys) }
     }
 
-    /// Takes a word about the key; `None` if it means nothing.
+    /// Applies a word about the key; `None` if the word means nothing.
     fn add(&mut self, word: &str) -> Option<()> {
         let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
         match word.split_once('=') {
@@ -190,7 +190,7 @@ impl Client {
         })
     }
 
-    /// Counts tokens that it has used.
+    /// Counts tokens that the key has used.
     pub(crate) fn use_tokens(&self, tokens: usize) {
         if let Some(known) = &self.0 {
             known.limits.use_tokens(tokens, Instant::now());
@@ -203,7 +203,7 @@ impl Keys {
         Self::default().replaced(keys)
     }
 
-    /// Other keys. Those that are the same go on with what is left of their limits.
+    /// Replaces the keys. Keys that stay continue with what is left of their limits.
     pub(crate) fn replaced(&self, keys: &[ApiKey]) -> Self {
         let now = Instant::now();
         let known = |key: &ApiKey| {

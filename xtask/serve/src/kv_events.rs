@@ -45,7 +45,7 @@ struct Inner {
     source: KvEventSource,
     /// The sockets, until the publisher runs.
     sockets: Mutex<Option<Sockets>>,
-    /// The batches of the engine that it follows, until it runs.
+    /// The batches of the engine that the publisher follows, until it runs.
     batches: Mutex<Option<Batches>>,
 }
 
@@ -224,8 +224,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Listens at an endpoint, the port of which is that of rank 0. Returns it with its own port, or the one that the system chose
-/// for port 0.
+/// Listens at an endpoint with the port of rank 0, to which the rank is added. Returns the endpoint with its own
+/// port, or with the one that the system chose for port 0.
 fn listen(endpoint: &str, rank: u16) -> Result<(TcpListener, String), KvPublisherError> {
     let address = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
     let address = address.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
@@ -260,7 +260,7 @@ mod tests {
 
     type Payload = (f64, Vec<BTreeMap<String, serde_json::Value>>, u16);
 
-    /// All batches that the endpoint has.
+    /// Returns all batches that the endpoint has.
     async fn replayed(endpoint: &str) -> Vec<Payload> {
         let mut socket = DealerSocket::new();
         socket.connect(endpoint).await.unwrap();

@@ -26,7 +26,7 @@ struct Budget {
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Rest of the budget, below zero if more was used than there was.
+    /// Rest of the budget; negative if more was used than the budget held.
     left: f64,
     at: Instant,
 }

@@ -52,10 +52,10 @@ pub(crate) struct Metrics {
     pub(crate) generation_tokens: Histogram,
     /// Share of the KV blocks that sparse attention read, of sequences that it served.
     pub(crate) sparse_density: Histogram,
-    /// Attention mass that it certified, of sequences for which it did.
+    /// Certified attention mass of sequences, for those that have a certificate.
     pub(crate) sparse_bound: Histogram,
     pub(crate) rejected: AtomicU64,
-    /// Calls beyond the limits of their API keys.
+    /// Number of calls beyond the limits of their API keys.
     pub(crate) limited: AtomicU64,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 struct PromptDetails {
-    /// Prompt tokens that were not computed.
+    /// Number of prompt tokens that were not computed.
     cached_tokens: u64,
 }
 

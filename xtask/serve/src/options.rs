@@ -19,7 +19,7 @@ use crate::traces::Traces;
 /// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
 const BODY_BYTES_PER_TOKEN: usize = 64;
 
-/// Bodies of the maximum size that are held at one time.
+/// Number of bodies of the maximum size that are held at one time.
 const HELD_BODIES: usize = 16;
 
 /// Bytes that a body may have whatever the context.
@@ -38,11 +38,11 @@ pub struct Options {
     pub model_name: String,
     /// Further names of the model.
     pub model_aliases: Vec<String>,
-    /// Refuse calls for other models. Without it, calls for any model are answered by the one there is.
+    /// Whether to refuse calls for other models. Otherwise, the server's model answers calls for any model.
     pub strict_model: bool,
-    /// Refuse fields that change nothing, in place of naming them in the reply.
+    /// Whether to refuse fields that change nothing, instead of naming them in the reply.
     pub strict: bool,
-    /// Tokens of prompt and answer together, as the engine allows.
+    /// Number of tokens of prompt and answer together, as the engine allows.
     pub context_length: u32,
     /// API keys that the server accepts; if there are none, calls need no key.
     pub api_keys: Vec<ApiKey>,
@@ -77,7 +77,8 @@ pub struct Options {
     pub metrics_names: MetricsNames,
     /// Time without a token after which a stream gets a comment, so that proxies keep it open.
     pub keep_alive: Duration,
-    /// Seed of the first call that names none, from which those after it count on; `None` for a random one each.
+    /// Seed of the first request without a seed; each later one without a seed gets the next number. `None` draws a
+    /// random seed for each.
     #[setters(into)]
     pub seed: Option<u64>,
 }

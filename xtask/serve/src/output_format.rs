@@ -11,7 +11,7 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OutputFormat {
     pub(crate) form: Constraint,
-    /// The field that requests it.
+    /// The field that requests the format.
     pub(crate) field: &'static str,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ResponseFormat {
     /// Not used.
     #[serde(rename = "description")]
     _description: Option<String>,
-    /// Schemas always hold.
+    /// Not used: schemas always hold.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct NamedSchema {
     #[serde(rename = "description")]
     _description: Option<String>,
     schema: Option<Value>,
-    /// Schemas always hold.
+    /// Not used: schemas always hold.
     #[serde(rename = "strict")]
     _strict: Option<bool>,
 }

@@ -6,10 +6,10 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Names the fields of a call that changed nothing.
+/// Header that names the fields of a call that changed nothing.
 const IGNORED: HeaderName = HeaderName::from_static("x-pagoda-ignored");
 
-/// The reply to a call of which some fields changed nothing.
+/// Adds a header to a reply that names the fields of the call that changed nothing.
 pub(crate) fn with_ignored(mut reply: Response, ignored: &[String]) -> Response {
     if let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
         && !ignored.is_empty()

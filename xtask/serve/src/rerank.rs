@@ -60,7 +60,7 @@ pub(crate) struct ScoreFields {
     /// One text, or as many as in `text_2`.
     #[serde(alias = "queries")]
     text_1: Texts,
-    /// The texts that they are compared with.
+    /// The texts with which those of `text_1` are compared.
     #[serde(alias = "documents")]
     text_2: Texts,
     /// The question by which a reranker judges texts, in place of its own.
@@ -136,7 +136,7 @@ struct Pairs {
 
 /// Scores of pairs.
 struct Scores {
-    /// One a pair, higher for texts that suit each other better.
+    /// Scores, one for each pair, higher for texts that suit each other better.
     scores: Vec<f64>,
     usage: PromptUsage,
     engine: EngineUse,
@@ -234,7 +234,7 @@ impl Pairs {
         pairs.map(prompt).collect()
     }
 
-    /// Prompts of the embeddings of the first part and of the second one.
+    /// Returns the prompts whose embeddings are compared: of the first and of the second texts.
     fn embedded(self, model: &Model, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
         let Self { first, second, instruction } = self;
         if instruction.is_some() {

@@ -25,7 +25,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for the engine's step, and for the tasks of the runtime to be dropped, when the process ends.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Connections at a time; further ones wait to be accepted.
+/// Number of connections at a time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Why a server stopped.

@@ -19,9 +19,9 @@ use crate::server::Server;
 pub(crate) struct Running {
     server: Arc<Server>,
     caller: Caller,
-    /// When the last token of each sequence came, by prompt and sample.
+    /// Time at which the last token of each sequence came, by prompt and sample.
     last: HashMap<(usize, u32), Instant>,
-    /// `None` after the last event.
+    /// Streams of events of the requests; `None` after the last event.
     streams: Vec<Option<ReplicaStream>>,
     /// Index of the next stream to poll, so that no prompt waits for the others.
     turn: usize,
@@ -124,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// Why a sequence ended without being finished, if it did.
+/// Returns the reason why a sequence ended unfinished, if it did.
 fn lost(event: &Event) -> Option<ApiError> {
     let Event::Finished(end) = event else { return None };
     let Finished { id, reason, .. } = &**end;

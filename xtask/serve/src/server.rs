@@ -47,15 +47,15 @@ pub(crate) struct Server {
     pub(crate) comparison: Result<Comparison, String>,
     /// Start of the server, in seconds since 1970.
     pub(crate) created: u64,
-    /// Whether it is about to end, and takes no more calls.
+    /// Whether the server is about to end, and takes no more calls.
     draining: AtomicBool,
-    /// Calls whose prompts are being encoded.
+    /// Number of calls whose prompts are being encoded.
     preparing: AtomicUsize,
-    /// Calls that a seed was drawn for.
+    /// Number of calls for which a seed was drawn.
     seeded: AtomicU64,
-    /// Work that takes the processor, a core each.
+    /// Permits for work that keeps a processor busy, one per core.
     cores: Arc<Semaphore>,
-    /// Compilation of constraints, which may take long, one at a time, so that prompts are encoded meanwhile.
+    /// Permit for compiling a constraint, which may take long: one at a time, so that prompts are encoded meanwhile.
     compiler: Arc<Semaphore>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Server {
 #[derive(Debug)]
 pub(crate) struct Prompted {
     pub(crate) ids: Vec<u32>,
-    /// Whether it ends with the begin of a thought.
+    /// Whether the prompt ends with the beginning of a thought.
     pub(crate) thinks: bool,
 }
 
@@ -301,7 +301,7 @@ impl Server {
         EngineUse::new(first_new, self.blocks().block_size)
     }
 
-    /// Tokens that can follow a prompt: as many as the context and the pool have room for, at least 1.
+    /// Number of tokens that can follow a prompt: as many as the context and the pool have room for, at least 1.
     pub(crate) fn room(&self, prompt_tokens: usize) -> u32 {
         // A sequence has the blocks of one engine, and any may get it.
         let tokens = |blocks: BlockView| u64::from(blocks.total) * u64::from(blocks.block_size);

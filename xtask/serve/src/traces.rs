@@ -113,7 +113,7 @@ struct Done {
     decode: Option<Duration>,
 }
 
-/// Parameters of the first request of a call.
+/// Parameters that the first request of a call states.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     max_tokens: u32,

@@ -19,7 +19,7 @@ use crate::reply;
 #[derive(Debug)]
 pub(super) struct MessagesRender {
     id: String,
-    /// The kind of the block that grows.
+    /// Kind of the content block that is growing.
     open: Option<Kind>,
     /// Number of blocks that have begun.
     blocks: usize,
@@ -32,7 +32,7 @@ enum Kind {
     ToolUse,
 }
 
-/// A message, as far as it has come.
+/// A message, with the content generated so far.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AnthropicReply")]
 pub(crate) struct MessagesReply<'a> {
@@ -85,7 +85,7 @@ pub(crate) enum Block {
     },
 }
 
-/// A call that the model itself makes, and no program of a server's.
+/// Caller of a tool: the model itself, not a program on a server.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(inline)]
@@ -125,12 +125,11 @@ pub(crate) enum BlockDelta {
     },
 }
 
-/// Usage, in which cached tokens are counted apart from the others. Nothing here has what is null, which the API's document
-/// requires.
+/// Numbers of tokens of a call, cached ones counted separately. The API's document requires the fields that are null here.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AnthropicUsage")]
 pub(crate) struct Usage {
-    /// Tokens that were computed.
+    /// Number of tokens that were computed.
     input_tokens: u64,
     cache_read_input_tokens: u64,
     cache_creation_input_tokens: u64,

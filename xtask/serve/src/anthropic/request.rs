@@ -14,8 +14,8 @@ use crate::generation::{Generation, GenerationFields};
 use crate::output_format::{FormatFields, OutputFormat, ResponseFormat};
 use crate::tools::{checked_tools, format_of};
 
-/// Begins a system block that Claude Code changes at every request. Left in, it would make every prompt differ
-/// from the one before near its first token, so that nothing of it were cached.
+/// First words of a system block that Claude Code changes at every request. If it stayed in, every prompt would
+/// differ from the one before near its first token, so that no part of it were cached.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Fields of a request.
@@ -36,9 +36,9 @@ pub(crate) struct MessagesFields {
     tools: Option<Vec<Value>>,
     tool_choice: Option<ToolChoice>,
     output_config: Option<OutputConfig>,
-    /// The older place of `output_config.format`.
+    /// Older name of `output_config.format`.
     output_format: Option<ResponseFormat>,
-    /// Refused, since conversations are not stored: clients then send all messages.
+    /// Id of a stored conversation, which is refused since conversations are not stored: clients then send all messages.
     #[schemars(skip)]
     thread: Option<Value>,
 }
@@ -51,7 +51,7 @@ pub(crate) type MessagesBody = (MessagesFields, FormatFields, GenerationFields);
 pub(crate) struct Messages {
     pub(super) conversation: Conversation,
     pub(super) generation: Generation,
-    /// `None` for as many as there is room for.
+    /// Maximum number of tokens of the answer; `None` for as many as there is room for.
     pub(super) max_tokens: Option<u32>,
     pub(super) tools: Tools,
     pub(super) constraint: Option<OutputFormat>,
@@ -63,7 +63,7 @@ pub(crate) struct Messages {
 struct Message {
     role: Role,
     content: Content,
-    /// Effort from this message on. The last one is that of the answer.
+    /// Settings from this message on. The last ones are those of the answer.
     output_config: Option<TurnConfig>,
 }
 
@@ -106,19 +106,19 @@ impl JsonSchema for Content {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Block {
     r#type: BlockType,
-    /// The text of a `text`.
+    /// Text of a block of type `text`.
     text: Option<String>,
-    /// The thought of a `thinking`.
+    /// Thought of a block of type `thinking`.
     thinking: Option<String>,
-    /// Id of the call, of a `tool_use`.
+    /// Id of the call, in a block of type `tool_use`.
     id: Option<String>,
-    /// Name of the tool, of a `tool_use`.
+    /// Name of the tool, in a block of type `tool_use`.
     name: Option<String>,
-    /// Arguments of the call, of a `tool_use`.
+    /// Arguments of the call, in a block of type `tool_use`.
     input: Option<Map<String, Value>>,
-    /// The call that a `tool_result` answers.
+    /// Id of the call that a block of type `tool_result` answers.
     tool_use_id: Option<String>,
-    /// Content of a `tool_result`: a text, or blocks of type `text`.
+    /// Content of a block of type `tool_result`: a text, or blocks of type `text`.
     #[schemars(with = "Option<Value>")]
     content: Option<Content>,
     // Parts of earlier answers that clients send back, and the mark of a tool's failure, which its content states.
@@ -362,7 +362,7 @@ impl Block {
     }
 }
 
-/// Results of tools are messages of their own in templates, before what the user says.
+/// Converts a message of the user for templates: results of tools become messages of their own, before the user's text.
 fn user(content: Content, at: &str, reader: &mut Reader) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     let mut texts = Vec::new();

@@ -17,7 +17,7 @@ const MAX_KEPT: usize = 10_000;
 /// Bytes of all kept batches: a batch of a long prompt has some 5 bytes per token.
 const MAX_KEPT_BYTES: usize = 256 << 20;
 
-/// Replies that are written at one time; further requests wait.
+/// Number of replies that are written at one time; further requests wait.
 const MAX_REPLIES: usize = 16;
 
 /// Time for one message of a reply: who reads nothing for so long gets no more.

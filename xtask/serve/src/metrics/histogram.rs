@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Histogram {
     /// Upper bounds of all buckets but the last, ascending.
     bounds: &'static [f64],
-    /// `[bounds + 1]`
+    /// Number of values in each bucket, `[bounds + 1]`.
     counts: Vec<AtomicU64>,
-    /// Bits of the sum.
+    /// Bits of the sum of all values.
     sum: AtomicU64,
 }
 

@@ -219,7 +219,7 @@ fn tiers(page: &mut Page<'_>, snapshot: &Snapshot) {
 struct Page<'a> {
     names: MetricsNames,
     model: &'a str,
-    /// Label of the engine whose samples come next.
+    /// Number of the engine whose samples are written next, as a label.
     engine: usize,
     /// Families in their order, each with its name and lines: the samples of all engines are below one head.
     families: Vec<(String, String)>,

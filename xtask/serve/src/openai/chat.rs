@@ -49,7 +49,7 @@ pub(crate) struct ChatFields {
     tool_choice: Option<ToolChoice>,
     /// Whether the answer may have several calls.
     parallel_tool_calls: Option<bool>,
-    /// Only text can be generated.
+    /// Kinds of output: only text can be generated.
     modalities: Option<Vec<String>>,
     /// Return thoughts as `reasoning_content`.
     include_reasoning: Option<bool>,
@@ -157,7 +157,7 @@ pub(crate) struct Completion<'a, O, C> {
     created: u64,
     model: &'a str,
     choices: Vec<C>,
-    /// Null in chunks before the last.
+    /// Usage of the call; null in chunks before the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]

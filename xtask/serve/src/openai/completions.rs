@@ -56,7 +56,7 @@ pub(crate) struct Completion {
     pub(crate) prompts: Prompts,
     pub(crate) reading: Reading,
     pub(crate) generation: Generation,
-    /// `None` for as many as there is room for.
+    /// Maximum number of tokens of the answer; `None` for as many as there is room for.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<OutputFormat>,
 }
@@ -128,12 +128,12 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
 #[derive(Debug)]
 struct CompletionRender {
     id: String,
-    /// Whether the call requests log-probabilities, the prompt itself, and ids.
+    /// Whether the call requests log-probabilities; the next fields are about the prompt itself and about ids.
     log_probs: bool,
     echo: bool,
     return_ids: bool,
     prompts: Vec<Prompt>,
-    /// Characters of the tokens whose log-probabilities were sent, of each answer.
+    /// Number of characters of the tokens whose log-probabilities were sent, for each answer.
     offsets: Vec<usize>,
     options: StreamOptions,
 }
@@ -239,7 +239,8 @@ impl CompletionRender {
 }
 
 impl Render for CompletionRender {
-    /// Text may be held back until a character or a stop text is complete; ids are not.
+    /// Whether an addition is worth an event: text may be held back until a character or a stop text is complete; ids
+    /// are not.
     fn is_due(&self, delta: &Delta) -> bool {
         let has_ids = self.return_ids && !delta.ids.is_empty();
         !delta.pieces.is_empty() || has_ids || delta.end.is_some() || (self.echo && delta.begins)

@@ -54,7 +54,7 @@ pub(crate) struct TextLogProbs {
 }
 
 impl TextLogProbs {
-    /// Adds a token that has none: the first of a prompt.
+    /// Adds a token without a log-probability: the first of a prompt.
     pub(crate) fn push_first(&mut self, tokenizer: Option<&Tokenizer>, id: u32, offset: &mut usize) {
         self.push_token(tokenizer, id, offset);
         self.token_logprobs.push(None);

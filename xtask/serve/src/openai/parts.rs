@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for Parts {
         Ok(Text(text))
     }
 
-    /// Parts are joined by line breaks, as in vLLM.
+    /// Joins parts by line breaks, as vLLM does.
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Text, A::Error> {
         let mut texts = Vec::new();
         while let Some(Part { text, .. }) = parts.next_element()? {

@@ -52,16 +52,17 @@ pub(crate) struct ResponsesFields {
     tool_choice: Option<Value>,
     /// Whether the answer may have several calls.
     parallel_tool_calls: Option<bool>,
-    /// Parts of other tools and models, of which there are none. Log-probabilities are not supported here; chats have them.
+    /// Extra parts of the response. They belong to other tools and models and are ignored, except that
+    /// log-probabilities are refused: only chats have them.
     include: Option<Vec<String>>,
     /// Must be 0: chats have log-probabilities.
     #[schemars(range(min = 0, max = 0))]
     top_logprobs: Option<Int<u32>>,
-    /// Returned as it is.
+    /// Metadata of the caller, returned unchanged.
     metadata: Option<Map<String, Value>>,
-    /// Returned as it is.
+    /// Key of the caller for prompt caches, returned unchanged.
     prompt_cache_key: Option<Value>,
-    /// Returned as it is.
+    /// Identifier of the caller's user, returned unchanged.
     safety_identifier: Option<Value>,
 }
 
@@ -177,7 +178,7 @@ pub(crate) async fn input_tokens(
     Ok(replies::json(&ResponseTokens { object: "response.input_tokens", input_tokens: ids.len() }))
 }
 
-/// Answers.
+/// Answers a request for a response.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let Responses { conversation, mut generation, constraint, tools, max_tokens, repeated } =

@@ -38,10 +38,10 @@ struct View {
     /// Index of the engine, and the number of engines.
     engine: usize,
     engines: usize,
-    /// Requests that wait for their start, including requests that the engine has not seen yet.
+    /// Number of requests that wait for their start, including requests that the engine has not seen yet.
     queued: usize,
     latency: Latency,
-    /// Calls that were refused because of the queue, or beyond the limits of their keys.
+    /// Number of calls that were refused because of the queue, or beyond the limits of their keys.
     refused: u64,
     /// Time since the start of the server, in seconds.
     uptime_s: u64,
@@ -78,7 +78,7 @@ struct Busy {
     since_s: f64,
 }
 
-/// One who watches.
+/// A watcher of the live page.
 struct Watcher {
     server: Arc<Server>,
     engine: usize,
@@ -223,7 +223,7 @@ async fn next(mut told: watch::Receiver<Told>) -> Next {
     }
 }
 
-/// The events of one who watches.
+/// The events of one watcher.
 struct Events {
     next: Pin<Box<dyn Future<Output = Next> + Send>>,
     _watcher: Watcher,

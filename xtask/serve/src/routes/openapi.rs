@@ -15,7 +15,7 @@ use super::{Route, routes};
 use crate::error::ErrorBody;
 use crate::fields::Body;
 
-/// About all routes.
+/// Description of the API as a whole.
 const DESCRIPTION: &str = "The APIs of OpenAI and Anthropic, on one engine. A call may have fields that are not listed here if they \
     change nothing: the reply names them. Other fields get a 400 that names them. With API keys, all routes but /health ask for one.";
 

@@ -17,7 +17,7 @@ pub(crate) struct Message {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct WholeMessage {
     role: &'static str,
-    /// Null if there is nothing but calls.
+    /// Text of the answer; null if it consists of calls alone.
     content: Option<String>,
     /// Always null.
     refusal: Option<()>,
@@ -36,7 +36,7 @@ pub(crate) struct DeltaMessage {
     delta: Delta,
 }
 
-/// Parts that a message gets, of which most are absent.
+/// Parts that are added to a message; most are absent.
 #[derive(Default, Serialize, JsonSchema)]
 #[schemars(rename = "MessageDelta")]
 struct Delta {

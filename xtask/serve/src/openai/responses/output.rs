@@ -156,7 +156,7 @@ impl Item {
         }
     }
 
-    /// The event that adds to it.
+    /// Name of the event that adds to the item.
     pub(super) fn event(&self) -> &'static str {
         match self.kind {
             Kind::Reasoning => "response.reasoning_text",

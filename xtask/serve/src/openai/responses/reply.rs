@@ -43,7 +43,7 @@ pub(super) struct Repeated {
     pub(super) frequency_penalty: f64,
 }
 
-/// A response, as far as it has come.
+/// A response, with the output generated so far.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Response")]
 pub(crate) struct ResponseBody<'a> {
@@ -124,7 +124,7 @@ struct Usage {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ResponseInputDetails")]
 struct InputDetails {
-    /// Tokens that were not computed.
+    /// Number of tokens that were not computed.
     cached_tokens: u64,
 }
 
