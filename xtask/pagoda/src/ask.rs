@@ -125,9 +125,9 @@ impl<T: Into<String>> From<T> for Chat {
 }
 
 impl EngineHandle {
-    /// Has the model answer a conversation. The prompt is encoded before this returns, which takes some milliseconds, as
-    /// compiling most [forms](Chat::form) does; the answer is awaited or [waited for](Answer::wait) as a whole, or read [in
-    /// pieces](Answer::stream). Errors are those of the answer.
+    /// Lets the model answer a conversation. The prompt is encoded before this returns, which takes some
+    /// milliseconds, as compiling most [forms](Chat::form) does; the answer is awaited or [waited for](Answer::wait)
+    /// as a whole, or read [in pieces](Answer::stream). Errors are those of the answer.
     pub fn ask(&self, chat: impl Into<Chat>) -> Answer {
         let prepared = chat.into().prepare(self.model());
         #[cfg(feature = "tools")]
@@ -146,7 +146,7 @@ impl EngineHandle {
 }
 
 impl Chat {
-    /// The request for the answer.
+    /// Makes the request that generates the answer.
     #[cfg(not(feature = "tools"))]
     fn prepare(self, model: &Model) -> Result<Request, Error> {
         let mut request = self.request;
@@ -158,7 +158,7 @@ impl Chat {
         Ok(request)
     }
 
-    /// The request for the answer, and what takes it apart.
+    /// The request for the answer, and the parser of the answer's text.
     #[cfg(feature = "tools")]
     fn prepare(self, model: &Model) -> Result<(Request, AnswerParser), Error> {
         let Self { mut conversation, mut request, form, tools } = self;
@@ -186,7 +186,7 @@ pub struct Answer {
     pieces: Pieces,
     /// The text so far.
     text: String,
-    /// Takes the text apart.
+    /// Parser that divides the text into thoughts, text and calls of tools.
     #[cfg(feature = "tools")]
     parser: AnswerParser,
 }

@@ -25,7 +25,8 @@ const FILE: &str = "crossings.json";
 /// Number of runs of a chunk, which is recorded each time.
 const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
 
-/// Decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as all that follow.
+/// Number of decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as
+/// all that follow.
 const WARM_UPS: u32 = 2;
 
 /// Sets the crossings of a decoder that was loaded with `options`, and reports them. Steps that are not known yet are timed.
@@ -93,7 +94,7 @@ fn policy_of(sparse: &Sparse, phase: Phase) -> Arc<dyn Policy> {
     }
 }
 
-/// The shortest history that a policy selects blocks of in a phase, or who finds it out.
+/// Length of the shortest history in which a policy selects blocks in a phase, or how that is found out.
 fn min_tokens(sparse: &Sparse, phase: Phase) -> MinTokens {
     policy_of(sparse, phase).min_tokens()
 }
@@ -114,9 +115,9 @@ fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOp
     wanted && may_be_dense(sparse, options)
 }
 
-/// Rows from which chunks of prompts select blocks on a software driver, if the policy does not request measured times: the
-/// rows of a query block. Steps are short there, so chunks are too, and the scores of a few rows cost as much as those of a
-/// whole block. `None` if all chunks select.
+/// Minimum number of rows of chunks of prompts that select blocks on a software driver, if the policy does not
+/// request measured times: the rows of a query block. Steps are short there, so chunks are too, and the scores of a
+/// few rows cost as much as those of a whole block. `None` if all chunks select.
 fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> Option<u32> {
     let policy = policy_of(sparse, Phase::Prefill);
     let by_queries = policy.acts_on(Phase::Prefill) && policy.skips().is_none() && policy.support().query;
@@ -216,7 +217,7 @@ impl Kept {
         self.times.values().map(Vec::len).sum()
     }
 
-    /// Writes the file. Where that fails, the next engine takes the times again.
+    /// Writes the file. If that fails, the next engine measures again.
     fn save(&self) {
         if let Some(path) = &self.path {
             let _ = user_file::replace(path, &self.times);

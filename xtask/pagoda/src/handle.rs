@@ -36,7 +36,7 @@ use worker::Worker;
 pub struct HandleOptions {
     /// Maximum number of requests that wait for their start; further ones are refused.
     pub max_waiting: usize,
-    /// Maximum number of their prompt tokens.
+    /// Maximum number of prompt tokens of requests that wait for their start.
     pub max_waiting_tokens: u64,
     /// Maximum number of events that a stream keeps. If more events are unread, the request is cancelled.
     pub max_unread: usize,
@@ -105,7 +105,7 @@ struct Inner {
 /// State that the engine's thread and its handles share.
 #[derive(Debug)]
 struct Shared {
-    /// Requests that wait for their start, and the tokens of their prompts.
+    /// Number of requests that wait for their start; the next field is the number of tokens of their prompts.
     waiting: AtomicUsize,
     waiting_tokens: AtomicU64,
     /// Whether new requests are refused.
@@ -217,20 +217,20 @@ impl EngineHandle {
         self.inner.shared.watched.num_stalls()
     }
 
-    /// Number of requests that wait for their start, including requests that the engine has not seen yet. A request is in
-    /// this number or in the snapshot's running ones at any time, for those who ask for this number first.
+    /// Number of requests that wait for their start, including requests that the engine has not seen yet. At any time
+    /// a request is in this number or in the snapshot's running ones, if this number is read first.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.inner.shared.waiting.load(Ordering::Relaxed)
     }
 
-    /// Number of prompt tokens of those requests.
+    /// Number of prompt tokens of the requests that wait for their start.
     #[must_use]
     pub fn num_waiting_tokens(&self) -> u64 {
         self.inner.shared.waiting_tokens.load(Ordering::Relaxed)
     }
 
-    /// The bounds that it was opened with.
+    /// Returns the options that the handle was opened with.
     #[must_use]
     pub fn options(&self) -> HandleOptions {
         self.inner.options

@@ -16,7 +16,7 @@ struct Contents {
     /// The tiers without the disk, a folder that each engine has for itself. The others decide whose blocks come up to the host:
     /// a tenant's, those that compression has rounded, those of a store that may be trusted or not.
     spec: TierSpec,
-    /// The blocks: their size and what is in them.
+    /// Size and contents of the blocks.
     config: StackConfig,
 }
 

@@ -20,7 +20,7 @@ pub use client::choose_cryptography;
 pub use error::HubError;
 pub use reference::Reference;
 
-/// The hub itself.
+/// Address of the hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Settings of the environment, by the variables of the hub's own tools.
@@ -30,7 +30,7 @@ pub struct Settings {
     pub endpoint: String,
     /// Folder of the cache: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, which is by default `~/.cache/huggingface`.
     pub cache: PathBuf,
-    /// `HF_TOKEN`, or the file that logging in with the hub's own tools leaves.
+    /// Access token: `HF_TOKEN`, or the file that logging in with the hub's own tools leaves.
     pub token: Option<String>,
     /// Whether nothing is fetched: `HF_HUB_OFFLINE`.
     pub offline: bool,

@@ -5,7 +5,7 @@ use std::fmt;
 use models::tuning::{Crossings, kernels_digest};
 use serde::{Deserialize, Serialize};
 
-/// Crossings of an adapter, or why it has none.
+/// Crossings of an adapter, or the reason why it has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptTuning {
     /// Digest of the kernels that were timed.

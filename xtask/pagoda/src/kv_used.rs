@@ -9,7 +9,7 @@ use scheduler::Scheduler;
 #[derive(Debug)]
 pub(crate) struct KvUsed {
     kinds: Vec<AttentionKind>,
-    /// `[groups]`
+    /// Largest number of blocks of each group, `[groups]`.
     pub(crate) most: Vec<u32>,
 }
 

@@ -58,7 +58,7 @@ pub struct EndedView {
     pub sample: u32,
     /// Why it ended.
     pub reason: FinishReason,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that were not computed.
     pub cached: CachedTokens,

@@ -72,7 +72,7 @@ impl FromStr for LossLimit {
 pub struct MeasuredPolicy {
     /// SPEC of the policy.
     pub spec: String,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub tokens: u32,
     /// Mean negative log likelihood of the text after the prompt, divided by that of dense attention, less 1.
     pub loss: f64,
@@ -130,7 +130,7 @@ pub fn fastest_within(measured: &[MeasuredPolicy], limit: LossLimit) -> Option<&
 /// Policies of one model, KV type and device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Day on which they were measured, as `2026-11-26`.
+    /// Day on which the policies were measured, as `2026-11-26`.
     pub date: String,
     /// Name of the text whose likelihood was measured.
     pub text: String,

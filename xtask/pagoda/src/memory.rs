@@ -17,10 +17,11 @@ use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
 use crate::{Note, error_chain};
 
-/// Part of a pool in several buffers that is slots for pages which a policy selects.
+/// Divisor of a pool in several buffers that gives the number of slots for pages which a policy selects.
 const SLOTS_PART: u32 = 8;
 
-/// Slots of the ring through which blocks on the host pass: one receives blocks while attention reads the other.
+/// Number of slots of the ring through which blocks on the host pass: one receives blocks while attention reads the
+/// other.
 const RING_SLOTS: u32 = 2;
 
 /// Size of the KV pool in blocks: as given, or the need of the requests within the limit of memory. Only a given size may
@@ -69,7 +70,7 @@ pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u
     plan.layout.groups.iter().map(of_group).fold(1, u64::saturating_add)
 }
 
-/// Blocks that the longest sequence holds at a time, and the null block.
+/// Number of blocks that the longest sequence holds at a time, and the null block.
 fn longest_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     let limits = LengthLimits::new(saturated(demand.longest)).max_batched_tokens(max_rows);
     let of_group = |group: &KvCacheGroup| {
@@ -112,7 +113,7 @@ fn selection(options: &EngineOptions) -> Option<SparseOptions> {
 /// Extension of a device pool that the longest sequence does not fit in.
 #[derive(Debug)]
 pub(crate) struct Extension {
-    /// Blocks of the device pool itself.
+    /// Number of blocks of the device pool itself.
     pub(crate) device_blocks: u32,
     /// Blocks in memory of the host.
     pub(crate) offload: Offload,
@@ -134,12 +135,13 @@ pub(crate) struct Extended<'a> {
     pub(crate) demand: Demand,
 }
 
-/// Parts of the host tier's memory that buffer transfers to and from the disk, if blocks are there: pieces read ahead, pieces
-/// in use by the device, blocks to be written. Each has a twelfth, which leaves three quarters for blocks.
+/// Number of parts of the host tier's memory that buffer transfers to and from the disk, if blocks are there: pieces
+/// read ahead, pieces in use by the device, blocks to be written. Each has a twelfth, which leaves three quarters for
+/// blocks.
 const STAGING_PARTS: u64 = 12;
 
-/// Layers of a step whose written blocks are copied back from the device at the same time, each perhaps in memory of up to
-/// twice its size.
+/// Number of layers of a step whose written blocks are copied back from the device at the same time, each perhaps in
+/// memory of up to twice its size.
 const READBACKS: u64 = 4;
 
 impl Extended<'_> {
@@ -156,9 +158,9 @@ impl Extended<'_> {
         Some(Extension { device_blocks: own, offload, spill: None, reads_ahead: options.prefetching() })
     }
 
-    /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest sequence
-    /// fits on the device, or there is no host tier. Where the disk cannot be used a note says why, and contexts end with the
-    /// host.
+    /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest
+    /// sequence fits on the device, or there is no host tier. If the disk cannot be used, a note says why, and
+    /// contexts end with the host.
     pub(crate) fn extend(&self) -> Option<Extension> {
         let Self { options, plan, demand, .. } = *self;
         let host_bytes = options.kv_tiers.as_ref()?.host_bytes?;

@@ -29,9 +29,9 @@ pub struct Model {
     checkpoint: Checkpoint,
     /// Architecture and sizes.
     pub config: DecoderConfig,
-    /// `None` if the checkpoint has none.
+    /// Tokenizer; `None` if the checkpoint has none.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// `None` if the checkpoint has none.
+    /// Chat template; `None` if the checkpoint has none.
     pub chat: Option<ChatTemplate>,
     sampling: Sampling,
     /// The devices that it was last loaded on, and the options that each was opened with.
@@ -433,9 +433,9 @@ fn fetched(reference: &str) -> Result<PathBuf, Error> {
     Err(Error::NoHub { reference: reference.to_owned() })
 }
 
-/// Rows of the largest step with chunks of `chunk` tokens. A step has as many tokens as a chunk, including those of
-/// `sequences` that decode, because more rows would cost a whole tile of every product. If decodes would take more than a
-/// quarter of the chunk, they are added to it, so that neither starves the other.
+/// Number of rows of the largest step with chunks of `chunk` tokens. A step has as many tokens as a chunk, including
+/// those of `sequences` that decode, because more rows would cost a whole tile of every product. If decodes would
+/// take more than a quarter of the chunk, they are added to it, so that neither starves the other.
 pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
     let room = if chunk / 4 >= sequences { 0 } else { sequences };
     chunk.saturating_add(room)

@@ -58,7 +58,7 @@ pub enum Note {
         policy: &'static str,
         /// The policy selects from this number of tokens on.
         dense_below_tokens: usize,
-        /// Tokens of the longest sequence.
+        /// Number of tokens of the longest sequence.
         longest: u64,
     },
     /// A policy selects nothing in a phase, which stays dense.
@@ -76,19 +76,19 @@ pub enum Note {
         crossing: Option<Crossing>,
         /// The lengths of prompts, if chunks were timed.
         chunks: Option<ChunkCrossing>,
-        /// Tokens of the longest sequence.
+        /// Number of tokens of the longest sequence.
         longest: u32,
     },
     /// Memory is short, so the KV pool is smaller than it could be used.
     FewerBlocks {
-        /// Blocks of the pool.
+        /// Number of blocks of the pool.
         blocks: u32,
         /// Number of blocks that were requested.
         wanted: u32,
     },
     /// Buffers of a step with `wanted` tokens would not fit in the bindings of the device.
     ShorterChunk {
-        /// Tokens of a step.
+        /// Number of tokens of a step.
         chunk: u32,
         /// Number of tokens that were requested.
         wanted: u32,

@@ -42,9 +42,9 @@ pub struct EngineOptions {
     /// Format of the keys of a model's own indexer; `None` for [the one that goes with `kv_dtype`](IndexDtype::beside).
     #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per KV block: a power of two, at least 4.
+    /// Number of tokens per KV block: a power of two, at least 4.
     pub block_size: u32,
-    /// Blocks in the KV pool, including the null block; overrides `kv_memory`.
+    /// Number of blocks in the KV pool, including the null block; overrides `kv_memory`.
     pub kv_blocks: Option<u32>,
     /// Memory of the KV pool in bytes; `None` for 0.9 of what adapter and host allow, less the weights, but no
     /// more than `demand` can use.
@@ -97,12 +97,12 @@ pub struct EngineOptions {
     pub order: Order,
     /// Places of the KV cache whose changes [followers](crate::Engine::follow) are told.
     pub cache_events: CacheEvents,
-    /// Receives messages for the user; by default, they are dropped.
+    /// Receiver of messages for the user; by default, they are dropped.
     pub notes: Notes,
-    /// Counts the weights while they are loaded: a clone reports the progress to another thread.
+    /// Counter of the weights while they are loaded: a clone reports the progress to another thread.
     pub loading: LoadProgress,
-    /// Takes the times that decide below which lengths decode steps attend densely, though a sparse policy is set: by default
-    /// the clock.
+    /// Source of the times that decide below which lengths decode steps attend densely, though a sparse policy is
+    /// set: by default the clock.
     pub stopwatch: Stopwatch,
 }
 
@@ -149,7 +149,7 @@ impl EngineOptions {
         Self::default()
     }
 
-    /// Tokens that a sequence may have, of a model whose context length is `context_length`.
+    /// Number of tokens that a sequence may have, of a model whose context length is `context_length`.
     pub(crate) fn context_within(&self, context_length: u32) -> u32 {
         self.max_context.map_or(context_length, |tokens| tokens.min(context_length))
     }
@@ -232,10 +232,10 @@ pub struct Demand {
     /// Maximum number of sequences that run at a time; others wait.
     #[setters(skip)]
     pub sequences: u32,
-    /// Tokens of all sequences together.
+    /// Number of tokens of all sequences together.
     #[setters(skip)]
     pub tokens: u64,
-    /// Tokens of the longest sequence.
+    /// Number of tokens of the longest sequence.
     pub longest: u64,
 }
 

@@ -56,7 +56,8 @@ pub struct Request {
     /// Token ids.
     #[setters(skip)]
     pub prompt: Vec<u32>,
-    /// Names the request in events, snapshots, notes and errors; `None` for `request-N`, of which each engine counts its own.
+    /// Name of the request in events, snapshots, notes and errors; `None` for `request-N`, with a number that each
+    /// engine counts up.
     #[setters(strip_option, into)]
     pub id: Option<RequestId>,
     /// Maximum number of tokens to generate; with 0, the prompt is computed and nothing is drawn.
@@ -66,15 +67,16 @@ pub struct Request {
     /// Sampling of tokens, stop tokens other than the end of sequence, and the minimum number of tokens before a stop. The
     /// samples of a request draw with seeds of their own.
     pub sampling: Sampling,
-    /// Restricts the tokens of each sample.
+    /// Mask that restricts the tokens of each sample.
     #[setters(strip_option)]
     pub mask: Option<Box<dyn TokenMask>>,
     /// Return the log-probability of every prompt token but the first, and of this many of the most likely tokens at its
     /// position. The whole prompt is then computed, whatever is cached.
     #[setters(strip_option)]
     pub prompt_log_probs: Option<u32>,
-    /// Return the embedding of the prompt, pooled so: [`Finished::embedding`](crate::Finished::embedding). For a mean, the whole
-    /// prompt is computed, whatever is cached.
+    /// Pooling of the prompt's embedding, if it is to be returned:
+    /// [`Finished::embedding`](crate::Finished::embedding). For a mean, the whole prompt is computed, whatever is
+    /// cached.
     #[setters(strip_option)]
     pub pooling: Option<Pooling>,
     /// Texts that end the output. Neither they nor the text after them is part of it.
@@ -88,12 +90,12 @@ pub struct Request {
     pub text: bool,
     /// Leave special tokens out of the text.
     pub skip_special: bool,
-    /// Separates prefix-cache entries: only requests with the same salt share blocks.
+    /// Salt that separates prefix-cache entries: only requests with the same salt share blocks.
     #[setters(strip_option, into)]
     pub salt: Option<String>,
-    /// Lower values run first, if the engine's [order](crate::EngineOptions::order) is by priority.
+    /// Priority: lower values run first, if the engine's [order](crate::EngineOptions::order) is by priority.
     pub priority: i32,
-    /// When the request ends, finished or not.
+    /// Time at which the request ends, finished or not.
     #[setters(strip_option)]
     pub deadline: Option<Instant>,
     /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::usage::SparseUse::bound). Engines

@@ -16,12 +16,12 @@ pub struct Reranker {
     relevant: Vec<f32>,
     /// Row of the token that says "not relevant".
     irrelevant: Option<Vec<f32>>,
-    /// See [`DecoderConfig::logit_softcap`](models::DecoderConfig::logit_softcap).
+    /// Softcap of logits: see [`DecoderConfig::logit_softcap`](models::DecoderConfig::logit_softcap).
     softcap: Option<f32>,
 }
 
 impl Reranker {
-    /// The reranker of a model, or `None` if its checkpoint says of none.
+    /// The reranker of a model, or `None` if its checkpoint does not describe one.
     ///
     /// # Errors
     /// [`Error::Open`] if `modules.json` is broken, or a token of it has no logit, and [`Error::NoChatTemplate`].

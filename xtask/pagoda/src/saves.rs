@@ -17,9 +17,9 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Saves that have begun and not ended.
+    /// Number of saves that have begun and not ended.
     pub(crate) open: usize,
-    /// Saves that have ended.
+    /// Number of saves that have ended.
     pub(crate) ended: u64,
     /// The first error of the device.
     pub(crate) lost: Option<ModelError>,
@@ -60,7 +60,7 @@ impl Saves {
         Self { progress: Arc::clone(progress), last: state.ended + state.open as u64 }
     }
 
-    /// Waits until all of them have ended, written or failed, for at most this long; returns whether they have.
+    /// Waits until all of these saves have ended, written or failed, for at most this long; returns whether they have.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         let waits = |state: &mut State| state.ended < self.last;

@@ -32,7 +32,7 @@ pub struct Sequence<'d> {
     /// Maximum number of tokens per step.
     chunk: usize,
     tokens: Vec<u32>,
-    /// Tokens whose KV is in the cache.
+    /// Number of tokens whose KV is in the cache.
     computed: usize,
     /// Whether the last token was generated, so that it is computed as a decode step.
     generated: bool,

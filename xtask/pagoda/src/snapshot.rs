@@ -14,7 +14,7 @@ use crate::usage::{ReadAhead, TierUse};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// When it was taken.
+    /// Time at which the snapshot was taken.
     #[serde(skip)]
     pub at: Instant,
     /// Sequences that run, in the order of service.
@@ -42,7 +42,7 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SequenceView {
-    /// The request.
+    /// Id of the request.
     pub id: RequestId,
     /// Id of the sequence.
     #[serde(serialize_with = "id")]
@@ -51,15 +51,15 @@ pub struct SequenceView {
     pub sample: u32,
     /// Activity of the sequence.
     pub activity: Activity,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens of prompt and output so far.
+    /// Number of tokens of prompt and output so far.
     pub tokens: u32,
-    /// Tokens of them whose KV is there.
+    /// Number of these tokens whose KV is computed.
     pub computed: u32,
     /// Leading prompt tokens that were not computed.
     pub cached: CachedTokens,
-    /// KV blocks that it holds, shared ones included.
+    /// Number of KV blocks that the sequence holds, shared ones included.
     pub blocks: u32,
     /// Number of times that it lost its KV blocks and was resumed.
     pub preemptions: u32,
@@ -96,17 +96,17 @@ pub enum Activity {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BlockView {
-    /// All blocks but the null block.
+    /// Number of all blocks except the null block.
     pub total: u32,
-    /// Blocks of `total` that are in host memory, beyond the device.
+    /// Number of blocks of `total` that are in host memory, beyond the device.
     pub host: u32,
-    /// Blocks that sequences hold.
+    /// Number of blocks that sequences hold.
     pub used: u32,
-    /// Blocks that sharing saves: the sum of the blocks of all sequences, less `used`.
+    /// Number of blocks that sharing saves: the sum of the blocks of all sequences, less `used`.
     pub shared: u32,
-    /// Blocks whose content a later request can hit, held or not.
+    /// Number of blocks whose content a later request can hit, held or not.
     pub cached: u32,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: u32,
     /// Bytes of a block.
     pub block_bytes: u64,
@@ -116,9 +116,9 @@ pub struct BlockView {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PrefixView {
-    /// Tokens looked up.
+    /// Number of tokens looked up.
     pub queried_tokens: u64,
-    /// Tokens found.
+    /// Number of tokens found.
     pub hit_tokens: u64,
 }
 
@@ -126,27 +126,27 @@ pub struct PrefixView {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
     /// Bytes of weights that steps brought from memory of the host.
     pub streamed_weight_bytes: u64,
-    /// Prompt tokens computed, those recomputed after preemptions included.
+    /// Number of prompt tokens computed, those recomputed after preemptions included.
     pub prefill_tokens: u64,
     /// Prompt tokens that were not computed, of all requests that have started.
     pub cached: CachedTotals,
-    /// Tokens generated.
+    /// Number of tokens generated.
     pub generated_tokens: u64,
-    /// Preemptions.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// Times that a new device was opened because one was lost.
+    /// Number of times that a new device was opened because one was lost.
     pub recoveries: u64,
-    /// Sequences that ended with [`FinishReason::word`] `stop`.
+    /// Number of sequences that ended with [`FinishReason::word`] `stop`.
     pub stopped: u64,
-    /// Sequences that ended with [`FinishReason::word`] `length`.
+    /// Number of sequences that ended with [`FinishReason::word`] `length`.
     pub length: u64,
-    /// Sequences that ended with [`FinishReason::word`] `abort`.
+    /// Number of sequences that ended with [`FinishReason::word`] `abort`.
     pub aborted: u64,
-    /// Sequences that ended with [`FinishReason::word`] `error`.
+    /// Number of sequences that ended with [`FinishReason::word`] `error`.
     pub failed: u64,
 }
 
@@ -167,13 +167,13 @@ impl Totals {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CachedTotals {
-    /// Tokens found in the prefix cache on the device.
+    /// Number of tokens found in the prefix cache on the device.
     pub device: u64,
-    /// Tokens found in host memory.
+    /// Number of tokens found in host memory.
     pub host: u64,
-    /// Tokens found on the local disk.
+    /// Number of tokens found on the local disk.
     pub disk: u64,
-    /// Tokens found in the remote store.
+    /// Number of tokens found in the remote store.
     pub remote: u64,
 }
 

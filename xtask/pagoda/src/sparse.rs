@@ -13,7 +13,7 @@ use crate::error::Error;
 #[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Sparse {
-    /// Chooses the blocks.
+    /// Policy that selects the blocks.
     #[setters(skip)]
     pub policy: Arc<dyn Policy>,
     /// The text that names the policy in reports and separates its KV from the KV of other policies.

@@ -14,7 +14,7 @@ pub(crate) struct Runs {
     pub(crate) steps: u32,
 }
 
-/// Rounds of dense and selecting steps, so that a rising clock favours neither.
+/// Number of rounds of dense and selecting steps, so that a rising clock favours neither.
 const ROUNDS: usize = 2;
 
 /// Slower steps are timed in one round.
@@ -26,9 +26,9 @@ const ONE_ROUND: Duration = Duration::from_millis(50);
 pub struct TimedStep {
     /// Decode, or a chunk of a prompt.
     pub phase: Phase,
-    /// Sequences; rows of a chunk.
+    /// Number of sequences, or of rows of a chunk.
     pub rows: u32,
-    /// Tokens of each, up to the end of a chunk.
+    /// Number of tokens of each sequence, up to the end of a chunk.
     pub context: u32,
     /// Whether the policy selects blocks.
     pub selecting: bool,

@@ -71,7 +71,7 @@ pub struct Tiers {
     ledger: Option<Ledger>,
     /// Capacity of the loader's cache, in objects.
     room: usize,
-    /// Steps ahead of the current one whose blocks are loaded.
+    /// Number of steps ahead of the current one whose blocks are loaded.
     ahead: u32,
     /// Maximum number of objects per load task.
     portion: usize,
@@ -346,7 +346,7 @@ pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Blocks that may wait for the device: as many as the policy states, or else `staged` within the defaults.
+/// Number of blocks that may wait for the device: as many as the policy states, or else `staged` within the defaults.
 fn room(options: &EngineOptions, staged: usize) -> usize {
     let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
     let most = options.prefetching().prefetch_cache_size;

@@ -51,7 +51,7 @@ pub struct Tools {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolsError {
-    /// An answer must call a tool, and there is none.
+    /// An answer must call a tool, but no tool is given.
     #[error("there are no tools")]
     Empty,
     /// An answer must call a tool that is not in the list.

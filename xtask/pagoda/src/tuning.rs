@@ -18,11 +18,11 @@ use crate::{Note, Notes};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Measurement {
-    /// Part of it that is kept.
+    /// Part of the tuning that is kept.
     pub kept: KeptTuning,
     /// The times.
     pub times: Vec<ContestTimes>,
-    /// Seconds that it took, with compilation.
+    /// Number of seconds that the tuning took, with compilation.
     pub seconds: f64,
 }
 

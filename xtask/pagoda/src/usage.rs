@@ -9,7 +9,7 @@ use serde::Serialize;
 /// KV cache use of one group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct KvUse {
-    /// Blocks held.
+    /// Number of blocks held.
     pub blocks: u32,
     /// Bytes of the blocks over the group's layers.
     pub bytes: u64,
@@ -33,11 +33,11 @@ pub struct SparseUse {
     /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads, 0 to 1;
     /// null if it certifies none.
     pub bound: Option<f64>,
-    /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, 4294967295 if they are
-    /// at any length; null if the policy decides by itself.
+    /// Number of tokens below which the decode steps of a sequence alone are dense because selecting takes longer,
+    /// 4294967295 if they are at any length; null if the policy decides by itself.
     pub dense_below: Option<u32>,
-    /// Tokens below which the chunks of a prompt are dense because selecting takes longer, 4294967295 if they are at any
-    /// length; null if the policy decides by itself.
+    /// Number of tokens below which the chunks of a prompt are dense because selecting takes longer, 4294967295 if
+    /// they are at any length; null if the policy decides by itself.
     pub prefill_dense_below: Option<u32>,
 }
 
@@ -114,11 +114,11 @@ pub struct TierUse {
 /// Counts of pages of selected blocks. A page is the part of a block that belongs to one KV head of a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PageUse {
-    /// Selected pages that were already on the device.
+    /// Number of selected pages that were already on the device.
     pub hits: u64,
-    /// Selected pages that had to be fetched first.
+    /// Number of selected pages that had to be fetched first.
     pub misses: u64,
-    /// Pages that were fetched ahead because a later step might select them.
+    /// Number of pages that were fetched ahead because a later step might select them.
     pub prefetched: u64,
     /// Time that computation waited for fetches, in milliseconds; null if the adapter has no timestamps.
     pub wait_ms: Option<f64>,
@@ -131,11 +131,11 @@ pub struct PageUse {
 /// layers for a request that waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ReadAhead {
-    /// Blocks that were requested ahead.
+    /// Number of blocks that were requested ahead.
     pub predicted: u64,
-    /// Predicted blocks that were needed, and were in memory of the host by then.
+    /// Number of predicted blocks that were needed, and were in host memory when they were.
     pub used: u64,
-    /// Predicted blocks that were needed before they were read.
+    /// Number of predicted blocks that were needed before they were read.
     pub late: u64,
 }
 
@@ -148,11 +148,11 @@ impl From<Predictions> for ReadAhead {
 /// Traffic of one KV tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TierTraffic {
-    /// Blocks read.
+    /// Number of blocks read.
     pub hits: u64,
-    /// Blocks that were looked up and not found, or not readable.
+    /// Number of blocks that were looked up and not found, or not readable.
     pub misses: u64,
-    /// Reads, writes and lookups that failed.
+    /// Number of reads, writes and lookups that failed.
     pub errors: u64,
     /// Time that computation waited for this tier, in milliseconds.
     pub wait_ms: f64,

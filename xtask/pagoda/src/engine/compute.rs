@@ -18,7 +18,7 @@ use crate::mask::{self, TokenMask};
 use crate::tiers::{Filled, Unreadable};
 use crate::{Note, verdicts};
 
-/// Sequences end between steps.
+/// Message of a panic that cannot happen, because sequences end between steps only.
 const PLANNED: &str = "the sequences of a plan have not ended";
 const LIVE: &str = "a sequence that samples is live";
 

@@ -30,11 +30,11 @@ pub(super) struct Early {
 struct EarlyStep {
     sent: Sent,
     rows: Vec<Row>,
-    /// When the step before it had ended.
+    /// Time at which the step before this one ended.
     begun: Instant,
 }
 
-/// The token of one sequence in it.
+/// The token of one sequence in the step that was sent early.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     seq: SeqId,
@@ -69,7 +69,7 @@ impl SentPlan {
         Self { sent, rows: None }
     }
 
-    /// Whether its rows are those of the plan.
+    /// Whether the rows of the step are those of the plan.
     pub(super) fn is_whole(&self) -> bool {
         self.rows.is_none()
     }

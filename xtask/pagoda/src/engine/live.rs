@@ -42,9 +42,9 @@ pub(super) struct Live {
     pub(super) certify: bool,
     pub(super) clock: Clock,
     pub(super) text: Option<Text>,
-    /// Set once the engine, rather than the scheduler, has a reason to end the sequence.
+    /// Reason of the engine, rather than the scheduler, to end the sequence; `None` until it has one.
     pub(super) reason: Option<FinishReason>,
-    /// Blocks that it attended to under a sparse policy.
+    /// Blocks that the sequence attended to under a sparse policy.
     pub(super) attended: Option<Attended>,
     pub(super) cached: CachedTokens,
     pub(super) prompt_tokens: u32,
@@ -62,7 +62,7 @@ impl Live {
         slice.start + 1..end.max(slice.start + 1)
     }
 
-    /// Rows of a slice to pool, its last ones.
+    /// Number of rows of a slice to pool, its last ones.
     pub(super) fn pooled_rows(&self, slice: &Slice) -> usize {
         self.pool.as_ref().map_or(0, |pool| pool.rows(slice, self.prompt_tokens))
     }

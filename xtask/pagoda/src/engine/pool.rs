@@ -7,7 +7,7 @@ use scheduler::{Slice, StepPlan};
 
 use super::Engine;
 
-/// The embedding of a prompt, as far as it was computed.
+/// The embedding of a prompt, computed over several steps.
 #[derive(Debug)]
 pub(super) struct Pool {
     pooling: Pooling,
@@ -22,7 +22,7 @@ impl Pool {
         Self { pooling, sum: vec![0.0; hidden as usize], end: 0 }
     }
 
-    /// Rows of a slice to pool, its last ones.
+    /// Number of rows of a slice to pool, its last ones.
     pub(super) fn rows(&self, slice: &Slice, prompt_tokens: u32) -> usize {
         let end = slice.end().min(prompt_tokens);
         match self.pooling {

@@ -128,7 +128,7 @@ impl Engine {
         free
     }
 
-    /// The model that it was opened with.
+    /// Returns the model that the engine was opened with.
     #[must_use]
     pub fn model(&self) -> &Arc<Model> {
         &self.model

@@ -18,7 +18,7 @@ use crate::usage;
 pub(super) struct Watch {
     /// Sequences whose block reads were requested.
     wanted: Vec<SeqId>,
-    /// The last reads of each of them that is unfinished.
+    /// Last block reads of each of the requested sequences that is unfinished.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
     /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` if neither acts.
@@ -64,9 +64,9 @@ impl Watch {
 }
 
 impl Engine {
-    /// A closer look at the engine now. Of `watched` sequences it says which blocks they read in the last step that was
-    /// looked at, and has the next step that they run in looked at: its selections are read back, which takes a moment.
-    /// O(blocks of the pool).
+    /// Takes a closer look at the engine now. Shows the blocks that `watched` sequences read in their last traced
+    /// step, and traces their next step, whose selections are then read back, which takes a moment. O(blocks of the
+    /// pool).
     pub fn live_view(&mut self, watched: &[SeqId]) -> LiveView {
         let snapshot = self.snapshot();
         self.watch.wanted = watched.iter().copied().take(MAX_WATCHED).collect();

@@ -29,7 +29,7 @@ pub(super) fn remember(path: &Path, sha256: &str) {
     }
 }
 
-/// Hidden file that remembers it.
+/// Path of the hidden file that records the check.
 fn note(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.checked"))

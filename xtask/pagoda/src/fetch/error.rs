@@ -88,9 +88,9 @@ pub enum FetchError {
     Size {
         /// The model file.
         file: &'static str,
-        /// Bytes it has.
+        /// Bytes that the model file has.
         found: u64,
-        /// Bytes it should have.
+        /// Bytes that the model file should have.
         want: u64,
     },
     /// The model file has the wrong contents.
@@ -100,7 +100,7 @@ pub enum FetchError {
         file: &'static str,
         /// The hash found.
         found: String,
-        /// The hash it should have.
+        /// The hash that the model file should have.
         want: &'static str,
     },
 }

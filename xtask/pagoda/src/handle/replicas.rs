@@ -25,7 +25,7 @@ use crate::request::Request;
 #[derive(Debug, Clone)]
 pub struct Replicas {
     engines: Arc<[EngineHandle]>,
-    /// Placement among the engines; one alone needs none.
+    /// Placement of requests among the engines; `None` for a single engine.
     placing: Option<Arc<Placing>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Replicas {
 struct Placing {
     placement: Mutex<Placement>,
     hasher: BlockHasher,
-    /// Hashes of the hasher in a block by which placement counts.
+    /// Number of hashes of the hasher in a block by which placement counts.
     hashes_a_block: usize,
 }
 
@@ -177,7 +177,7 @@ impl Replicas {
         self.engines.iter().map(EngineHandle::num_waiting).sum()
     }
 
-    /// Number of prompt tokens of those requests.
+    /// Number of prompt tokens of the requests that wait for their start.
     #[must_use]
     pub fn num_waiting_tokens(&self) -> u64 {
         self.engines.iter().map(EngineHandle::num_waiting_tokens).sum()
@@ -218,7 +218,7 @@ struct Place {
     placing: Arc<Placing>,
     ticket: Ticket,
     replica: ReplicaId,
-    /// Whether its prompt has been computed.
+    /// Whether the prompt of the request has been computed.
     prefilled: bool,
 }
 
@@ -362,7 +362,7 @@ struct Passed {
 #[derive(Debug, Clone, Default)]
 struct PassedSample {
     tokens: Vec<u32>,
-    /// Tokens of them that have come again.
+    /// Number of those tokens that have come again.
     again: usize,
     finished: bool,
 }

@@ -23,7 +23,7 @@ type Item = Result<Event, Error>;
 #[must_use = "dropping a stream cancels its request"]
 pub struct Stream {
     events: Pin<Box<channel::Receiver<Item>>>,
-    /// Yields the first sequence once the engine has taken the request.
+    /// Receiver of the first sequence, once the engine has taken the request.
     taken: Pin<Box<channel::Receiver<SeqId>>>,
     first: Option<SeqId>,
     commands: mpsc::Sender<Command>,
@@ -33,9 +33,9 @@ pub struct Stream {
 /// Parts that a new stream is made from.
 pub(super) struct Opening<'a> {
     pub(super) commands: &'a mpsc::Sender<Command>,
-    /// Identifies the stream.
+    /// Number that identifies the stream.
     pub(super) ticket: u64,
-    /// Tokens that wait with the request.
+    /// Number of tokens that wait with the request.
     pub(super) waiting_tokens: u64,
     pub(super) max_unread: usize,
 }
@@ -46,9 +46,9 @@ pub(super) struct Sender {
     events: channel::Sender<Item>,
     taken: channel::Sender<SeqId>,
     max_unread: usize,
-    /// Identifies the stream.
+    /// Number that identifies the stream.
     pub(super) ticket: u64,
-    /// Tokens that wait with the request.
+    /// Number of tokens that wait with the request.
     pub(super) waiting_tokens: u64,
 }
 
@@ -71,7 +71,8 @@ impl Sender {
         let _ = self.taken.try_send(seq);
     }
 
-    /// Queues an event; false if the reader is gone, or too many events were unread and the stream was closed.
+    /// Queues an event. Returns false if the reader was dropped, or too many events were unread and the stream was
+    /// closed.
     pub(super) fn send(&self, event: Event) -> bool {
         let unread = self.events.len();
         if unread < self.max_unread {

@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct Worker {
     /// The engine; only missing after it could not be reopened.
     engine: Option<Engine>,
-    /// Whether it is opened anew once its device is lost.
+    /// Whether the engine is opened anew once its device is lost.
     recovers: bool,
     commands: mpsc::Receiver<Command>,
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ struct Open {
     sender: Sender,
     samples: u32,
     unfinished: u32,
-    /// Whether it has not started.
+    /// Whether the request has not started.
     waits: bool,
     /// Whether the reader of the stream is gone.
     unread: bool,

@@ -16,7 +16,7 @@ pub struct HubCache {
 /// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cached {
-    /// `USER/REPO`.
+    /// Name of the repository, `USER/REPO`.
     pub repo: String,
     /// Folder of its newest files.
     pub snapshot: PathBuf,
@@ -90,7 +90,7 @@ impl HubCache {
         Ok(snapshot)
     }
 
-    /// Notes the commit of a revision, when all of its files are there.
+    /// Records the commit of a revision, when all of its files are there.
     pub(super) fn end(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
@@ -113,7 +113,7 @@ impl HubCache {
         path.is_file().then_some(path)
     }
 
-    /// Path of what there is of it so far.
+    /// Path of the unfinished file of a blob.
     pub(super) fn unfinished(&self, etag: &str) -> PathBuf {
         self.root.join("blobs").join(format!("{etag}.incomplete"))
     }

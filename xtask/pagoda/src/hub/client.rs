@@ -18,7 +18,7 @@ use super::{Progress, Settings};
 /// Longest wait for a connection, and for the next bytes of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Attempts in a row to go on with a download, after which it fails if none brought a byte.
+/// Maximum number of consecutive attempts to continue a download that brought no byte.
 const MAX_RETRIES: u32 = 5;
 
 /// Bytes read at a time.
@@ -27,9 +27,9 @@ const CHUNK: usize = 1 << 20;
 /// A connection to the hub.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// Follows redirects, without the token if they lead to another host.
+    /// Client that follows redirects, without the token if they lead to another host.
     http: reqwest::Client,
-    /// Follows none: the first answer has the hash.
+    /// Client that follows no redirects, because the first answer has the hash.
     first_answer: reqwest::Client,
     endpoint: String,
     token: Option<String>,
@@ -253,7 +253,7 @@ impl Client {
     }
 }
 
-/// An answer of `url` that is not as it should be.
+/// Makes the error of an invalid answer of `url`.
 fn wrong(url: &str, reason: impl Into<String>) -> HubError {
     HubError::Answer { url: url.to_owned(), reason: reason.into() }
 }
@@ -306,7 +306,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// A part of a path, as addresses have it.
+/// Escapes a part of a path for an address.
 fn escaped(part: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     part.bytes()

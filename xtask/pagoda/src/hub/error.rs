@@ -18,7 +18,7 @@ pub enum HubError {
     /// The user has no folder for caches.
     #[error("this user has no home; set HF_HOME to a folder")]
     NoHome,
-    /// Nothing may be fetched, and the cache lacks the model.
+    /// The network may not be used, and the cache lacks the model.
     #[error("{reference} is not in {}, and HF_HUB_OFFLINE forbids to fetch it", cache.display())]
     Offline {
         /// The model.
@@ -59,7 +59,7 @@ pub enum HubError {
         /// Status of the answer, such as `404 Not Found`.
         status: String,
     },
-    /// An answer that is not as the hub announces it.
+    /// An answer differs from what the hub announced.
     #[error("{url}: {reason}")]
     Answer {
         /// The address that was requested.

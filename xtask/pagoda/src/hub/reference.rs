@@ -11,16 +11,17 @@ const FORM: &str = "hf:USER/REPO, or with a revision and a file hf:USER/REPO@REV
 /// A model on the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// `USER/REPO`.
+    /// Name of the repository, `USER/REPO`.
     pub repo: String,
     /// Branch, tag or commit.
     pub revision: String,
-    /// A file of it, or a part of the name of a GGUF file, such as `Q4_K_M`; `None` for the only model there is.
+    /// A file of the repository, or a part of the name of a GGUF file, such as `Q4_K_M`; `None` if the repository has
+    /// a single model.
     pub file: Option<String>,
 }
 
 impl Reference {
-    /// Whether a value of `--model` is meant as one.
+    /// Whether a value of `--model` is meant as a reference to the hub.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text.starts_with("hf:")

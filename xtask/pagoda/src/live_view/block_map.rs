@@ -9,11 +9,11 @@ use super::MAX_CELLS;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BlockMap {
-    /// Blocks of a cell; the last cell may have fewer.
+    /// Number of blocks of a cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
     /// Number of cells.
     pub cells: u32,
-    /// Cells of blocks on the device; later cells are of blocks in host memory.
+    /// Number of cells of blocks on the device; later cells are of blocks in host memory.
     pub device_cells: u32,
     /// All cells; neighbours with the same look are joined.
     pub runs: Vec<CellRun>,
@@ -27,7 +27,7 @@ pub struct CellRun {
     pub cells: u32,
     /// State of most of their blocks.
     pub kind: CellKind,
-    /// A sequence that holds them; `None` if none does.
+    /// A sequence that holds the blocks; `None` if none does.
     pub seq: Option<SeqId>,
 }
 
@@ -40,9 +40,9 @@ pub enum CellKind {
     Free,
     /// No sequence holds the block, and a later request can hit its content.
     Cached,
-    /// One sequence holds it.
+    /// One sequence holds the block.
     Held,
-    /// Several sequences hold it.
+    /// Several sequences hold the block.
     Shared,
 }
 
@@ -92,7 +92,7 @@ impl Owners {
         map
     }
 
-    /// State of most blocks, and the first holder of those.
+    /// Returns the state that most blocks of a cell have, and the first holder of these blocks.
     fn cell(&self, pool: &BlockPool, blocks: &[BlockId]) -> (CellKind, Option<SeqId>) {
         let kind = |block: BlockId| match pool.ref_count(block) {
             0 if pool.hash(block).is_some() => CellKind::Cached,

@@ -16,11 +16,11 @@ pub struct BlockReads {
     /// The sequence.
     #[serde(serialize_with = "id")]
     pub seq: SeqId,
-    /// Tokens of context at that step.
+    /// Number of tokens of context at that step.
     pub tokens: u32,
-    /// Tokens of a block that the policy selects, or that an indexer chooses.
+    /// Number of tokens of a block that the policy selects, or that an indexer chooses.
     pub block_size: u32,
-    /// Blocks of a column; the last column may have fewer.
+    /// Number of blocks of a column; the last column may have fewer.
     pub blocks_per_column: u32,
     /// Number of columns.
     pub columns: u32,
@@ -47,7 +47,7 @@ pub struct LayerReads {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
     pub(crate) seq: SeqId,
-    /// Tokens of context.
+    /// Number of tokens of context.
     pub(crate) tokens: u32,
     /// Tokens of a block that the policy selects, or that an indexer chooses.
     pub(crate) block_size: BlockSize,

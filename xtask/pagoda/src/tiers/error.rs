@@ -11,19 +11,19 @@ use prefetch::tier::TierError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TiersError {
-    /// Compression of elements that are not f16.
+    /// Compression is requested of elements that are not f16.
     #[error("compression halves f16 elements, the KV cache has {dtype:?}")]
     CompressedDtype {
         /// Element type of the cache.
         dtype: KvDtype,
     },
-    /// Compression of blocks that are not pairs of keys and values.
+    /// Compression is requested of blocks that are not pairs of keys and values.
     #[error("compression is for layers that each keep keys and values")]
     CompressedLayers,
-    /// The caches of the model do not form the groups that tiers keep.
+    /// The model's KV caches cannot be divided into the groups that tiers store.
     #[error(transparent)]
     Plan(#[from] ModelError),
-    /// Blocks that a tier cannot hold.
+    /// The size of a block is more than a tier can hold.
     #[error("blocks of {block_bytes} bytes are too large")]
     BlockBytes {
         /// Bytes of a block.

@@ -1,6 +1,6 @@
-//! Events of the tiers: which blocks of which sequences they hold, on which medium.
+//! Events of the tiers: the blocks that they hold, the sequences of these blocks, and their medium.
 //!
-//! Tiers tell of objects by name, on threads of their own; the engine knows of which blocks these are, when it saves them or
+//! Tiers tell of objects by name, on threads of their own; the engine knows the blocks of an object when it saves them or
 //! looks for them. Both meet here, on the engine's thread, and a block is told of once all of its objects are held.
 
 use std::collections::hash_map::Entry;
@@ -18,26 +18,26 @@ const MAX_LOOSE: usize = 1 << 18;
 const MEDIA: [(TierName, Medium); 3] =
     [(TierName::HOST, Medium::Cpu), (TierName::DISK, Medium::Storage), (TierName::REMOTE, Medium::Storage)];
 
-/// Position of the remote store among them.
+/// Position of the remote store in [`MEDIA`].
 const REMOTE: usize = 2;
 
 /// An object that tiers hold, or that a known block needs.
 #[derive(Default)]
 struct Object {
-    /// Whether each tier of [`MEDIA`] holds it.
+    /// Whether each tier of [`MEDIA`] holds the object.
     held: [bool; MEDIA.len()],
-    /// The block that it is a part of, if that is known.
+    /// Block that the object is a part of, if that is known.
     of: Option<CacheKey>,
 }
 
 /// A block whose sequence is known.
 struct Block {
     content: StoredBlocks,
-    /// Names of its objects, for each origin that it may have.
+    /// Names of the block's objects, for each origin that the block may have.
     names: Vec<Vec<BlockHash>>,
-    /// Media that it was told to be on.
+    /// Media on which events have reported the block.
     told: Vec<Medium>,
-    /// Whether neither host nor disk holds it.
+    /// Whether neither host nor disk holds the block.
     loose: bool,
     /// Number of its last entry among the loose ones.
     entry: u64,
@@ -116,7 +116,7 @@ impl Ledger {
         std::mem::take(&mut self.events)
     }
 
-    /// Tells on which media a block is, as far as that has changed.
+    /// Reports the media of a block, as far as they have changed.
     fn judge(&mut self, key: CacheKey) {
         let objects = &self.objects;
         let block = self.blocks.get_mut(&key).expect("objects are of known blocks");
@@ -137,7 +137,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets a loose block until it is known again: from now on, it is told of as gone from the remote store.
+    /// Forgets a loose block until it is known again, and reports it as removed.
     fn forget(&mut self, key: CacheKey) {
         let Some(block) = self.blocks.remove(&key) else { return };
         self.events.extend(block.told.into_iter().map(|medium| CacheEvent::removed(key, medium)));
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of the text.
+    /// Number of blocks of the text.
     const BLOCKS: usize = 12;
     const SIZE: BlockSize = BlockSize::new(2).unwrap();
     /// Bytes of an object; a slot of a disk is a page.

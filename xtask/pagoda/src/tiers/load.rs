@@ -24,13 +24,13 @@ use crate::usage::ReadAhead;
 /// Longest wait for one portion of a load; after that, its request continues without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A sequence that ends is forgotten here before.
+/// Message of a panic that cannot happen, because a sequence is forgotten here before it ends.
 const WAITS: &str = "a sequence that is loaded waits";
 
 /// Longest wait before the engine checks for other events, such as Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Blocks per lookup in the tiers: enough to hide round trips, few enough to waste little after a miss.
+/// Number of blocks per lookup in the tiers: enough to hide round trips, few enough to waste little after a miss.
 const LOOKUP_BLOCKS: u32 = 32;
 
 /// A waiting request whose blocks were looked up.
@@ -41,7 +41,7 @@ pub(super) struct Wished {
     found: u32,
     /// Each block found.
     lookup: Lookup,
-    /// Saves that had ended at that time: a lookup that found too little is repeated once there are more.
+    /// Number of saves that had ended at that time: a lookup that found too little is repeated once there are more.
     saved: u64,
     /// Blocks that are read ahead.
     ahead: Option<Portion>,
@@ -73,7 +73,7 @@ pub(super) struct Loading {
     blocks: Vec<GroupBlock>,
     /// Number of leading blocks that are on the device.
     landed: usize,
-    /// The next blocks, and since when they are awaited; `None` until the loader has room.
+    /// Next portion of blocks, and the time since which it is awaited; `None` until the loader has room.
     portion: Option<(Portion, Instant)>,
 }
 

@@ -115,7 +115,7 @@ impl Objects {
         self.ends(blocks).take_while(|end| *end <= most).count().max(1).min(blocks.len())
     }
 
-    /// The block whose objects are those around `position` of all that `blocks` have.
+    /// Index of the block whose objects include the one at `position` among those of all `blocks`.
     pub(super) fn owner(&self, blocks: &[GroupBlock], position: usize) -> usize {
         self.ends(blocks).take_while(|end| *end <= position).count().min(blocks.len() - 1)
     }
@@ -133,7 +133,8 @@ impl Objects {
         self.groups[group.index()].iter().map(move |part| part.name(hash))
     }
 
-    /// Names of the objects of some blocks, each with what its hash becomes in names, of a sequence with these hashes.
+    /// Returns the names of the objects of some blocks of a sequence: `named` makes each name from the block and its
+    /// hash.
     pub(super) fn names_of(
         &self,
         blocks: &[GroupBlock],

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Nesting {
     depth: u32,
-    /// Whether it is within a text.
+    /// Whether the position is within a string.
     pub(super) is_text: bool,
     is_escaped: bool,
 }

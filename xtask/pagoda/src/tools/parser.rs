@@ -13,7 +13,7 @@ use super::arguments::{Nesting, readable};
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
 const CALL: &str = "<tool_call>";
-/// Ends a call.
+/// Tag that ends a call.
 pub(super) const CALLED: &str = "</tool_call>";
 
 /// A part of an answer.
@@ -30,7 +30,7 @@ pub enum AnswerPart {
 /// A part of a call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPart {
-    /// Calls of the answer before this one.
+    /// Number of calls of the answer before this one.
     pub index: usize,
     /// Name of the tool, in the first part of a call.
     pub name: Option<String>,
@@ -395,9 +395,9 @@ impl Parser {
 enum Head {
     /// More text decides.
     Open,
-    /// Not `{"name": NAME, "arguments": {`.
+    /// A beginning other than `{"name": NAME, "arguments": {`.
     Other,
-    /// That, and the arguments begin at this byte.
+    /// The beginning of a call whose arguments begin at this byte.
     Arguments { at: usize },
 }
 
