@@ -13,7 +13,7 @@ use crate::bench::policies::report;
 use crate::cli::{Auto, EngineArgs, SparseArg};
 use crate::model;
 
-/// Takes the policy where `--sparse` is a limit of loss.
+/// Chooses the policy, if `--sparse` is a limit of loss.
 ///
 /// # Errors
 /// If nothing was measured and the device is a software driver, and errors of measuring.
@@ -54,7 +54,7 @@ pub fn settle(args: &EngineArgs, model: &Arc<Model>) -> Result<()> {
     Ok(())
 }
 
-/// The measurement under a key: the one that is kept, or else a new one, which is kept from then on.
+/// The measurement under a key: the stored one, or else a new one, which is then stored.
 fn known(
     kept: &mut Measurements,
     key: String,

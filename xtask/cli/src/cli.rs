@@ -204,7 +204,7 @@ pub struct TokenizeArgs {
 /// `pagoda models`.
 #[derive(Debug, Clone, Args)]
 pub struct ModelsArgs {
-    /// Folders and files to look at in place of the caches; the command fails behind its list if one of them has no model
+    /// Folders and files to look at in place of the caches; the command fails after its list if one of them has no model
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 

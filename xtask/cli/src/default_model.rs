@@ -14,7 +14,7 @@ use crate::setup::{self, Need};
 /// The model that is used without `--model`.
 pub const PACKAGE: ModelPackage = SMOLLM2_135M_INSTRUCT;
 
-/// Path of the model file, if it is there.
+/// Path of the cached model file, if it exists.
 ///
 /// # Errors
 ///

@@ -82,8 +82,8 @@ fn devices(wanted: Option<&str>, adapters: impl FnOnce() -> Vec<AdapterInfo>) ->
     Ok(numbers.into_iter().map(|index| Some(index.to_string())).collect())
 }
 
-/// The adapters of `wanted`, which layers are split over: those of a list, or [all](devices). What is no adapter is refused where
-/// it is opened.
+/// Lists the adapters of `wanted` over which layers are split: those of a list, or [all](devices). An unknown adapter
+/// is refused when it is opened.
 pub(crate) fn split(wanted: &str, adapters: impl FnOnce() -> Vec<AdapterInfo>) -> Vec<String> {
     match wanted {
         ALL => all(&adapters()).into_iter().map(|index| index.to_string()).collect(),

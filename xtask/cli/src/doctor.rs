@@ -86,12 +86,12 @@ pub struct Report {
     /// The model of `--model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointReport>,
-    /// Missing requirements, and how to install them.
+    /// Missing requirements, and the ways to install them.
     #[serde(flatten)]
     pub plan: SetupPlan,
 }
 
-/// The default model, as far as this machine has it.
+/// The default model, and whether this machine has it.
 #[derive(Debug, Serialize)]
 pub struct DefaultModel {
     /// Path of the model, whether or not it was fetched; none if the user has no cache folder.
@@ -107,7 +107,7 @@ impl DefaultModel {
         Self { path: cache.map(|cache| cache.path(&default_model::PACKAGE)), cached }
     }
 
-    /// Returns the requirements of running it.
+    /// Returns the requirements of running the model.
     fn needs(&self) -> &'static [Need] {
         if self.cached { &[Need::Gpu] } else { &[Need::Gpu, Need::DefaultModel] }
     }

@@ -65,7 +65,7 @@ struct Run<'a, W> {
     engine: Engine,
     open: HashMap<SeqId, Open>,
     printed: TextStream<W>,
-    /// Samples that ended by an error, and the first of these errors.
+    /// Number of samples that ended by an error; the next field is the first of these errors.
     failed: u32,
     error: Option<String>,
 }
@@ -154,7 +154,7 @@ impl<W: io::Write> Run<'_, W> {
     }
 }
 
-/// Speed of a request of whose prompt `computed` tokens were computed.
+/// Speed of a request with `computed` computed prompt tokens.
 pub(crate) fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
     let decode = clock.decode().filter(|_| output.len() > 1);
     Timing {

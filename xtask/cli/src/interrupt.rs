@@ -40,7 +40,7 @@ const LOOKS: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     requested: Arc<AtomicBool>,
-    /// Whether the command has seen it.
+    /// Whether the command has noticed the interrupt.
     seen: Arc<AtomicBool>,
     /// The device whose kernels the command may be waiting for.
     gpu: Arc<OnceLock<Weak<Gpu>>>,
@@ -189,7 +189,7 @@ impl Stop {
         self.0.store(if first { ANSWERING_FIRST } else { ANSWERING }, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Ends the answer.
     pub(crate) fn end(&self) {
         self.0.store(IDLE, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ use crate::report;
 /// A model on this machine.
 #[derive(Debug, Serialize)]
 pub struct Listed {
-    /// The value of `--model` that means it.
+    /// Value of `--model` for this model.
     pub model: String,
     /// File or folder.
     pub path: PathBuf,
@@ -30,7 +30,7 @@ pub struct Listed {
     pub dtype: Option<&'static str>,
     /// Maximum number of tokens of a sequence.
     pub context: Option<u32>,
-    /// Why it does not load; null if it does.
+    /// Reason why the model does not load; null if it does.
     pub reason: Option<String>,
 }
 

@@ -44,7 +44,7 @@ impl Template {
     }
 }
 
-/// Time that something may take before a word about it.
+/// Time after which a running operation is reported.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Interval at which a thread looks.
@@ -92,7 +92,7 @@ impl StatusLine {
         Self { stop: Some(stop), thread, shown }
     }
 
-    /// Whether there was something to tell so far.
+    /// Whether anything was reported so far.
     #[must_use]
     pub fn has_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed)
@@ -164,7 +164,7 @@ pub fn reading_line() -> StatusLine {
     StatusLine::among(&MultiProgress::new(), move |_| Some(line.to_owned()))
 }
 
-/// Time since which weights are loaded.
+/// Start of a measurement of the speed at which weights are loaded.
 #[derive(Debug, Default)]
 struct Rate {
     begun: Option<Instant>,
@@ -270,7 +270,7 @@ impl PrefillBar {
     }
 }
 
-/// Time that is left, once there is a rate.
+/// Formats the remaining time, if a rate is known.
 fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
     if state.pos() > 0 {
         let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));

@@ -25,8 +25,8 @@ const F32_BAR: f64 = 2e-4;
 /// Largest error of a row's logits with f16 KV, relative to their norm.
 const F16_BAR: f64 = 1e-2;
 
-/// If the two largest logits of the reference differ by less, another order of additions may choose the other
-/// token.
+/// Maximum difference of the two largest logits of the reference for a near tie: another order of additions may then
+/// choose the other token.
 const TORN: f32 = 1e-3;
 
 /// One checkpoint on one adapter.
@@ -77,10 +77,10 @@ impl Compared {
 #[derive(Debug)]
 struct Prompt {
     ids: Vec<u32>,
-    /// `[rows, vocab]` of the last positions.
+    /// Logits of the last positions, `[rows, vocab]`.
     logits: Vec<f32>,
     greedy: Vec<u32>,
-    /// Greedy tokens before the first near tie.
+    /// Number of greedy tokens before the first near tie.
     sure: usize,
 }
 

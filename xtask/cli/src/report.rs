@@ -30,7 +30,7 @@ pub struct Generated {
     pub finish_reason: FinishReason,
     /// Length of `prompt_ids`.
     pub prompt_tokens: u32,
-    /// Leading prompt tokens whose KV came from the prefix cache.
+    /// Number of leading prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: u32,
     /// Number of times that the request lost its KV blocks and was resumed.
     pub preemptions: u32,

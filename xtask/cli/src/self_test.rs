@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::progress::Template;
 
-/// Elements per head: as in most models, and few enough that a software driver compiles in seconds.
+/// Number of elements per head: as in most models, and few enough that a software driver compiles in seconds.
 const HEAD_DIM: u32 = 128;
 const HEAD_DIM_SOFTWARE: u32 = 16;
 
@@ -39,7 +39,7 @@ pub struct Tested {
 pub enum VariantOutcome {
     /// Equal to the reference, within the kernel's tolerance.
     Right,
-    /// Not equal, or it did not run.
+    /// The kernel did not run, or its results differ.
     Wrong(String),
     /// The adapter lacks a feature that the variant needs.
     Skipped(String),
@@ -57,7 +57,7 @@ pub struct Adapter {
 /// Random cases that run in addition to the usual ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Random {
-    /// Specs for each variant.
+    /// Number of specs for each variant.
     pub specs: u32,
     /// The seed of the first case, from which the seeds of the others follow.
     pub seed: u64,

@@ -41,7 +41,7 @@ const SOFTWARE_KV_BYTES: u64 = 1 << 30;
 /// Bytes of KV blocks that outlive the server on disk, if no flag sets a size and the file system has room for them.
 const DISK_KV_BYTES: u64 = 10 << 30;
 
-/// Steps after which a waiting request counts as one priority higher, so that each runs some time.
+/// Number of steps after which a waiting request counts as one priority higher, so that each runs some time.
 const AGEING_STEPS: u32 = 1000;
 
 /// Exit code of a server whose engine failed and could not be opened anew: `EX_SOFTWARE` of sysexits, so that what
@@ -285,7 +285,7 @@ fn kept_or_open(
     }
 }
 
-/// Tokens of prompt and answer together.
+/// Number of tokens of prompt and answer together.
 fn context(args: &ServeArgs, model: &Model) -> u32 {
     let stated = model.config.context_length;
     args.context.map_or(stated, |tokens| tokens.min(stated))

@@ -35,11 +35,11 @@ impl Need {
 pub struct Requirement {
     /// Name of the requirement in messages.
     pub name: &'static str,
-    /// The uses that require it.
+    /// The uses that need the requirement.
     pub needs: &'static [Need],
-    /// Debian and Ubuntu packages that provide it.
+    /// Debian and Ubuntu packages that provide the requirement.
     pub packages: &'static [&'static str],
-    /// Homebrew formulas that provide it on macOS.
+    /// Homebrew formulas that provide the requirement on macOS.
     pub brew: &'static [&'static str],
     /// Purpose of the requirement.
     pub reason: &'static str,
@@ -104,9 +104,9 @@ pub const REQUIREMENTS: &[Requirement] = &[
 pub struct SetupPlan {
     /// Names of the unmet requirements.
     pub missing: Vec<&'static str>,
-    /// Debian and Ubuntu packages that provide them.
+    /// Debian and Ubuntu packages that provide the missing requirements.
     pub packages: Vec<&'static str>,
-    /// Remedy that installs them.
+    /// Way to install the missing requirements.
     pub remedy: Remedy,
 }
 
@@ -120,7 +120,7 @@ pub enum Remedy {
     Apt(String),
     /// One command for the user to run.
     Print(String),
-    /// No command can do it: what the user has to do.
+    /// No command can install it; the text says what the user has to do.
     Advise(String),
 }
 

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Steps whose kernels are timed.
+/// Number of steps whose kernels are timed.
 const TIMED_STEPS: u32 = 9;
 
 /// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
@@ -21,14 +21,14 @@ const TIMED_STEPS: u32 = 9;
 pub struct Batch {
     /// Number of requests.
     pub streams: u32,
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub prompt: u32,
-    /// Tokens of an answer.
+    /// Number of tokens of an answer.
     pub output: u32,
 }
 
 impl Batch {
-    /// Tokens of one sequence in the end.
+    /// Number of tokens of one sequence in the end.
     #[must_use]
     pub fn longest(self) -> u32 {
         self.prompt + self.output
@@ -67,13 +67,13 @@ impl TryFrom<String> for Batch {
 /// Times of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
-    /// Time until the last stream's first token.
+    /// Seconds until the last stream's first token.
     pub prefill_s: f64,
-    /// Time from the last first token on, while all streams run.
+    /// Seconds from the last stream's first token until the first stream ends, while all streams run.
     pub decode_s: f64,
-    /// Tokens of all streams in that time.
+    /// Number of tokens of all streams in that time.
     pub tokens: usize,
-    /// Steps in that time.
+    /// Number of steps in that time.
     pub steps: usize,
     /// Number of these steps that were encoded while the previous one ran.
     pub ahead: u64,
@@ -81,7 +81,7 @@ pub struct Times {
     pub pages: Option<PageTraffic>,
     /// Bytes of whole blocks that these steps copied from the host.
     pub copied_bytes: u64,
-    /// Share of the blocks that the first stream to end attended to, where a policy selects some.
+    /// Share of the blocks that the first stream to end attended to, if a policy selects some.
     pub density: Option<f64>,
 }
 
@@ -189,7 +189,7 @@ impl Bench {
         Ok(KernelTimes { prefill, decode })
     }
 
-    /// Steps that prefill a batch: the first stream decodes until the last one's prompt is done.
+    /// Number of steps that prefill a batch: the first stream decodes until the last one's prompt is done.
     fn prefills(&self, batch: Batch) -> u32 {
         (batch.streams * batch.prompt).div_ceil(self.chunk)
     }

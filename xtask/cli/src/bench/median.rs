@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-/// The middle of measured values, and how sure it is.
+/// The median of measured values, with a confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Median {
     /// The median.
     pub median: f64,
-    /// The interval that holds the median of all such measurements with a probability of 95 % or more, whatever their
-    /// distribution: between two of the sorted values, by the normal approximation of the sign test. The interval spans all
-    /// measurements if there are few.
+    /// Lower end of the interval that holds the median of all such measurements with a probability of 95 % or more,
+    /// whatever their distribution: between two of the sorted values, by the normal approximation of the sign test.
+    /// The interval spans all measurements if there are few.
     pub low: f64,
     /// Upper end of the interval that begins at `low`.
     pub high: f64,

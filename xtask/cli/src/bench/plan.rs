@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The plan that `parse` makes of the text in `file`, or of the text `built_in`.
+/// Reads the plan from the text of `file`, or from the text `built_in`, by `parse`.
 ///
 /// # Errors
 /// If the file cannot be read, or its text is not a valid plan.

@@ -47,7 +47,7 @@ pub enum Arrivals {
     },
     /// `size` at a time, the first at once.
     Bursts {
-        /// Requests of a burst.
+        /// Number of requests of a burst.
         size: u32,
         /// Seconds from one burst to the next.
         every_s: f64,
@@ -72,7 +72,7 @@ pub struct Class {
 pub struct SharedPrefix {
     /// Number of different prefixes.
     pub prefixes: u32,
-    /// Tokens per prefix.
+    /// Number of tokens per prefix.
     pub tokens: u32,
 }
 
@@ -95,7 +95,7 @@ pub struct Arrival {
     pub at_s: f64,
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     pub output: u32,
     /// Later turns of the conversation.
     pub turns: Vec<Turn>,
@@ -106,7 +106,7 @@ pub struct Arrival {
 pub struct Turn {
     /// Tokens that follow the answer before.
     pub prompt: Vec<u32>,
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     pub output: u32,
 }
 
@@ -209,7 +209,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Tokens of the longest request that the workload can draw, those to generate included.
+    /// Number of tokens of the longest request that the workload can draw, those to generate included.
     pub fn longest(&self) -> u64 {
         let of_class = |class: &Class| {
             let turn = |turns: Turns| u64::from(turns.prompt.1).saturating_add(class.output.1.into());

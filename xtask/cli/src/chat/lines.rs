@@ -17,7 +17,7 @@ use super::command::{self, is_open};
 
 const PROMPT: &str = "> ";
 
-/// Lines that are remembered from one chat to the next.
+/// Number of lines that are remembered from one chat to the next.
 const HISTORY: usize = 1000;
 
 /// Source of lines.
@@ -37,7 +37,7 @@ pub(super) struct Terminal {
 }
 
 impl Lines {
-    /// Reads standard input. Lines typed in a terminal are kept in the user's folder of states.
+    /// Reads standard input. Lines typed in a terminal are kept in the user's state directory.
     ///
     /// # Errors
     /// If the terminal cannot be read.
@@ -104,7 +104,7 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
-    /// Keeps the lines. What keeps them from being kept is no reason to say so at the end of a chat.
+    /// Saves the lines. A failure is not reported, because it would be of no use at the end of a chat.
     fn drop(&mut self) {
         let Some(path) = &self.history else { return };
         if path.parent().map(fs::create_dir_all).is_some_and(|made| made.is_ok()) {

@@ -53,8 +53,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TYPE", default_value_t = KvDtype::F16, value_parser = values::named::<KvDtype>())]
     pub kv_dtype: KvDtype,
 
-    /// Format of the keys of a model's own indexer (DeepSeek V3.2 and V4), of which fp8 has a scale per key, as DeepSeek
-    /// publishes; by default that of the KV cache, f16 beside int8
+    /// Format of the keys of a model's own indexer (DeepSeek V3.2 and V4); fp8 has a scale per key, as DeepSeek
+    /// publishes; by default that of the KV cache, f16 for int8
     #[arg(long, value_name = "TYPE", value_parser = values::named::<IndexDtype>())]
     pub index_dtype: Option<IndexDtype>,
 

@@ -25,7 +25,7 @@ pub struct Adapter {
     pub driver: String,
     /// Capabilities of the opened device.
     pub device: Option<Device>,
-    /// Why it cannot be opened.
+    /// Reason why the adapter cannot be opened.
     pub fault: Option<String>,
     /// Result of the last self-test under this driver.
     pub verdict: Option<Verdict>,
@@ -47,7 +47,7 @@ pub struct Adapter {
 pub struct Products {
     /// Times by contest of two kernels.
     pub times: Vec<ContestTimes>,
-    /// Seconds that it took to take them, with compilation.
+    /// Seconds that the times took, with compilation.
     pub seconds: f64,
 }
 
@@ -96,7 +96,7 @@ impl Adapter {
         self.name == info.name && self.backend == info.backend.to_string()
     }
 
-    /// Sets the times of this run, and what follows from them.
+    /// Sets the times of this run, and the values that follow from them.
     pub(super) fn measured(&mut self, measured: Measurement) {
         let Measurement { kept, times, seconds, .. } = measured;
         (self.tuning, self.products) = (Some(kept), Some(Products { times, seconds }));

@@ -20,9 +20,9 @@ const CONTEXTS: [u32; 3] = [4096, 16_384, 65_536];
 pub struct CheckpointReport {
     /// File or folder.
     pub path: String,
-    /// Family, as its configuration calls it.
+    /// Family, in the words of its configuration.
     pub family: Option<&'static str>,
-    /// Elements of its weights.
+    /// Number of elements of its weights.
     pub parameters: u64,
     /// Types of its weights after loading, the commonest first.
     pub types: Vec<&'static str>,
@@ -49,7 +49,7 @@ pub struct KvMemory {
     pub dtype: &'static str,
     /// Bytes at each context: tokens, bytes.
     pub bytes: Vec<(u32, u64)>,
-    /// Longest context that fits in addition to the weights; null if the memory is not known, 0 if none does.
+    /// Maximum context length that fits next to the weights; null if the memory is not known, 0 if none does.
     pub fits_tokens: Option<u32>,
 }
 
@@ -63,8 +63,8 @@ pub struct ModeOf {
 }
 
 impl CheckpointReport {
-    /// Opens a model and adds up what it takes. It must fit into `memory` or, if that is `None` and the adapter `shares` the
-    /// host's memory, into the host's.
+    /// Opens a model and adds up the memory that it needs. It must fit into `memory` or, if that is `None` and the
+    /// adapter `shares` the host's memory, into the host's.
     pub(super) fn of(
         model: &Path,
         quantize: Option<Dtype>,

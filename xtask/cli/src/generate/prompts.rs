@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::{Defaults, GenerateArgs};
 use crate::ids_file;
 
-/// Who says a message, as servers know it.
+/// Roles of messages that servers know.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// The requests of a command line.

@@ -14,7 +14,7 @@ use crate::model;
 /// Results of a model for one prompt.
 #[derive(Debug, Default)]
 pub(super) struct Prefilled {
-    /// `[rows, vocab]`
+    /// Logits, `[rows, vocab]`.
     logits: Vec<f32>,
     /// For each row, what the routers and indexers of all layers selected.
     pub(super) choices: Vec<Vec<(usize, Vec<u32>)>>,

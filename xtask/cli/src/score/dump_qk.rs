@@ -29,9 +29,9 @@ pub(super) struct Recorder {
 /// Queries of all steps so far, and the keys of the last one.
 #[derive(Debug, Default)]
 struct Seen {
-    /// For each head `[tokens, head_dim]`.
+    /// Queries of each head, `[tokens, head_dim]`.
     q: Vec<Vec<f32>>,
-    /// `[kv_heads, tokens, head_dim]`.
+    /// Keys of the last step, `[kv_heads, tokens, head_dim]`.
     k: Vec<f32>,
     kv_heads: usize,
     head_dim: usize,

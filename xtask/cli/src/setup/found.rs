@@ -82,11 +82,11 @@ pub struct Driver {
 /// A Python 3.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Python {
-    /// The command that runs it.
+    /// Command that runs the program.
     pub command: String,
-    /// Version of the driver, as it reports it.
+    /// Version of Python, as the program reports it.
     pub version: String,
-    /// pip's version, if it has pip.
+    /// Version of pip, if this Python has it.
     pub pip: Option<String>,
 }
 

@@ -124,7 +124,7 @@ struct Facts {
     device: String,
     driver: String,
     text: String,
-    /// Tokens whose likelihood was taken, and of a timed answer.
+    /// Number of tokens whose likelihood was taken; the next field is the number of tokens of a timed answer.
     scored: u32,
     answer: u32,
     tasks: Vec<&'static str>,
@@ -179,7 +179,7 @@ impl<'a> Bench<'a> {
         Ok(Self { engine, registry, model, gpu, plan, lengths, text, asked })
     }
 
-    /// KV types, the engine's own first.
+    /// KV types of the plan, the engine's own first.
     fn kv_dtypes(&self) -> Vec<KvDtype> {
         let own = self.engine.kv_dtype;
         let others = self.plan.kv_dtypes.iter().copied().filter(|dtype| *dtype != own);
@@ -398,7 +398,7 @@ fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
-/// Words that run this program: its name, or cargo's in a checkout of the sources.
+/// Command that runs this program: its name, or cargo's in a checkout of the sources.
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().unwrap_or_default();
     match Path::new(&path).file_stem().map(|name| name.to_string_lossy()) {

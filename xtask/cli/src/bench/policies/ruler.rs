@@ -13,49 +13,50 @@ use serde::{Deserialize, Serialize};
 
 use facts::Facts;
 
-/// A task.
+/// A task of RULER, or the pass key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// A key of five digits in repeated sentences.
+    /// Pass key: find a key of five digits, hidden in repeated sentences.
     PassKey,
-    /// The number of a name in repeated sentences.
+    /// RULER's `niah_single_1`: find the number of a name, hidden in repeated sentences.
     #[serde(rename = "niah_single_1")]
     Single1,
-    /// The number of a name in prose.
+    /// RULER's `niah_single_2`: find the number of a name, hidden in prose.
     #[serde(rename = "niah_single_2")]
     Single2,
-    /// The UUID of a name in prose.
+    /// RULER's `niah_single_3`: find the UUID of a name, hidden in prose.
     #[serde(rename = "niah_single_3")]
     Single3,
-    /// The number of one of four names in prose.
+    /// RULER's `niah_multikey_1`: find the number of one of four names that are hidden in prose.
     #[serde(rename = "niah_multikey_1")]
     MultiKey1,
-    /// The number of one name among nothing but numbers of names.
+    /// RULER's `niah_multikey_2`: find the number of one name in a prompt that consists of numbers of names.
     #[serde(rename = "niah_multikey_2")]
     MultiKey2,
-    /// The UUID of one UUID among nothing but those.
+    /// RULER's `niah_multikey_3`: find the UUID of one UUID in a prompt that consists of such pairs.
     #[serde(rename = "niah_multikey_3")]
     MultiKey3,
-    /// Four numbers of one name in prose.
+    /// RULER's `niah_multivalue`: find the four numbers of one name, hidden in prose.
     #[serde(rename = "niah_multivalue")]
     MultiValue,
-    /// The numbers of four names in prose.
+    /// RULER's `niah_multiquery`: find the numbers of four names, hidden in prose.
     #[serde(rename = "niah_multiquery")]
     MultiQuery,
-    /// Five variables that a chain of assignments gives one value, in repeated sentences.
+    /// RULER's `vt`: find the five variables to which a chain of assignments gives one value, hidden in repeated
+    /// sentences.
     #[serde(rename = "vt")]
     VariableTracking,
-    /// The ten words that a list has thirty times, among words that it has three times.
+    /// RULER's `cwe`: find the ten words that a list has thirty times, among words that it has three times.
     #[serde(rename = "cwe")]
     CommonWords,
-    /// The three most frequent words of a text whose words follow Zipf's law.
+    /// RULER's `fwe`: find the three most frequent words of a text whose words follow Zipf's law.
     #[serde(rename = "fwe")]
     FrequentWords,
-    /// A question that one of many passages answers.
+    /// RULER's `qa_1`: answer a question with one of many passages.
     #[serde(rename = "qa_1")]
     OneHop,
-    /// A question that two of many passages answer together.
+    /// RULER's `qa_2`: answer a question with two of many passages.
     #[serde(rename = "qa_2")]
     TwoHops,
 }
@@ -105,7 +106,7 @@ impl Task {
         matches!(self, Self::PassKey | Self::Single1 | Self::Single2 | Self::Single3)
     }
 
-    /// Tokens of an answer, as in the paper; fewer for the pass key.
+    /// Number of tokens of an answer, as in the paper; fewer for the pass key.
     #[must_use]
     pub fn answer_tokens(self) -> u32 {
         match self {

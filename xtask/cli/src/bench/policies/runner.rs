@@ -13,7 +13,7 @@ use pagoda::{Sampler, Sampling, Sequence, StepWork};
 /// Steps of one phase.
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
-    /// Tokens that were computed.
+    /// Number of tokens that were computed.
     pub tokens: u32,
     /// Seconds, including the host's part.
     pub wall_s: f64,
@@ -50,11 +50,11 @@ pub struct Ran {
 /// Steps of one sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct SequencePlan {
-    /// Tokens per prefill step.
+    /// Number of tokens per prefill step.
     pub chunk: u32,
-    /// Given tokens from here on are decode steps.
+    /// Index of the first given token that is computed in a decode step.
     pub decode_from: u32,
-    /// Tokens to generate after the given ones.
+    /// Number of tokens to generate after the given ones.
     pub generate: u32,
     /// Given tokens that are scored.
     pub score: Score,
@@ -67,11 +67,11 @@ pub enum Score {
     Nothing,
     /// Tokens after a decode step.
     Decode,
-    /// All tokens.
+    /// All tokens of the text.
     All,
 }
 
-/// Runs `ids`.
+/// Runs token ids through the decoder in the phases of `plan`, and measures the steps.
 ///
 /// # Errors
 /// Errors of the device, and if the sequence does not fit in its KV.
@@ -145,7 +145,7 @@ impl Run<'_> {
     }
 }
 
-/// Adds the selections of a step to the counts.
+/// Adds the selections of a step to the counts of each block.
 fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
     for (layer, selection) in &attended.selections {
         let layer = *layer as usize;

@@ -35,7 +35,7 @@ pub(in crate::bench) struct Answer {
 }
 
 impl Answer {
-    /// Whether it came, within all limits.
+    /// Whether the answer arrived, within all limits.
     pub(super) fn meets(&self, slo: Slo) -> bool {
         let within = |limit: Option<f64>, ms: Option<f64>| match limit {
             None => true,

@@ -20,7 +20,7 @@ pub(super) struct Own {
     pub(super) address: SocketAddr,
     pub(super) adapter: Adapter,
     engines: Replicas,
-    /// Ends the connections when it is dropped.
+    /// Sender that ends the connections when it is dropped.
     stop: oneshot::Sender<()>,
     connections: JoinHandle<std::io::Result<()>>,
 }

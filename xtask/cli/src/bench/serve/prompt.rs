@@ -22,7 +22,7 @@ pub(super) fn vocab(form: PromptForm, ids: u32) -> u32 {
     }
 }
 
-/// A prompt, with everything that was said before.
+/// A prompt, with all earlier turns of the conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::bench) enum Prompt {
     Ids(Vec<u32>),
@@ -40,7 +40,7 @@ impl Prompt {
         }
     }
 
-    /// Adds an answer, and what follows it.
+    /// Appends a server's answer and the next user message, made from `numbers`.
     pub(super) fn extend(&mut self, answer: &Answer, numbers: &[u32]) {
         match self {
             Self::Ids(ids) => {

@@ -11,7 +11,7 @@ use crate::bench::percentiles::Percentiles;
 use crate::cli::{PromptForm, Slo};
 use crate::report;
 
-/// One load and what became of it.
+/// One load, and the measured results.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ServeRow {
     pub(super) workload: String,
@@ -23,7 +23,7 @@ pub(super) struct ServeRow {
     pub(super) adapter: Option<Adapter>,
     /// Conversations that arrive a second; null if they come all at once.
     pub(super) offered_per_s: Option<f64>,
-    /// All turns of all conversations.
+    /// Number of turns of all conversations.
     requests: usize,
     failed: usize,
     /// Message of the first one that failed.
@@ -38,16 +38,16 @@ pub(super) struct ServeRow {
     output_tok_s: f64,
     /// Time from when a request was due to its first token.
     pub(super) ttft_ms: Percentiles,
-    /// Between tokens, of all answers together.
+    /// Time between tokens, of all answers together.
     pub(super) inter_token_ms: Percentiles,
     /// Mean time between the tokens of an answer, over the answers.
     per_token_ms: Percentiles,
     /// Time from when a request was due to its last token.
     latency_ms: Percentiles,
-    /// The client's own delay.
+    /// Delay between the time at which a request was due and the time at which the client sent it.
     client_late_ms: Percentiles,
     slo: Option<Slo>,
-    /// Requests whose answer kept the limits.
+    /// Number of requests whose answer kept the limits.
     pub(super) good: Option<usize>,
     /// Served requests that met the limits, a second.
     pub(super) goodput_per_s: Option<f64>,

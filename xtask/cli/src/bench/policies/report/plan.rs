@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::super::ruler::Task;
 use crate::bench::plan;
 
-/// Budgets in tokens are multiples of this, so that they fill blocks of any usual size.
+/// Granularity of budgets in tokens, so that they fill blocks of any usual size.
 const TOKENS: u32 = 64;
 
 /// Policies, lengths and KV types, and what each combination is measured on.
@@ -24,9 +24,9 @@ pub(super) struct ReportPlan {
     /// KV types in addition to the one of `--kv-dtype`, which comes first.
     #[serde(default)]
     pub(super) kv_dtypes: Vec<KvDtype>,
-    /// Tokens of the text after a prompt, given as decode steps, whose likelihood is the loss.
+    /// Number of tokens of the text after a prompt, given as decode steps, whose likelihood is the loss.
     pub(super) scored: u32,
-    /// Tokens of the answer of a timed request.
+    /// Number of tokens of the answer of a timed request.
     pub(super) answer: u32,
     /// Prompts that have an answer, of each length.
     #[serde(default)]
@@ -49,7 +49,7 @@ impl ReportPlan {
         plan::read(file, built_in, Self::parse)
     }
 
-    /// The short one that `--sparse auto` runs on a model that was not measured.
+    /// The short plan that `--sparse auto` runs on a model that was not measured.
     pub(super) fn short() -> Result<Self> {
         Self::parse(include_str!("../../../../policies/auto.ron"))
     }
@@ -80,7 +80,7 @@ impl ReportPlan {
         policies.iter().try_for_each(|policy| spec_at(policy, lengths[0]).map(drop))
     }
 
-    /// Tokens that may follow a prompt.
+    /// Number of tokens that may follow a prompt.
     pub(super) fn behind(&self) -> u32 {
         let answers = self.tasks.iter().map(|task| task.answer_tokens());
         answers.chain([self.scored, self.answer]).max().unwrap_or(0)

@@ -30,7 +30,7 @@ struct Shown<'a> {
     decode_tok_s: f64,
     kv_bytes: u64,
     kv_bytes_a_token: f64,
-    /// Whether nothing beats it in both loss and speed, among rows with the first KV type.
+    /// Whether no other row beats it in both loss and speed, among rows with the first KV type.
     front: bool,
     /// Cells of the table, below [`HEADS`].
     values: [String; HEADS.len()],

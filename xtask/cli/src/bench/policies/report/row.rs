@@ -17,13 +17,14 @@ pub(in crate::bench::policies) struct PolicyRow {
     pub(in crate::bench::policies) setup: String,
     #[serde(serialize_with = "name")]
     pub(super) kv_dtype: KvDtype,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub(super) tokens: u32,
     /// SPEC of the policy.
     pub(super) policy: String,
     /// Negative log likelihood of each token after the prompt, in nats.
     pub(super) nll: Vec<f32>,
-    /// Attended share of the blocks in each phase; 1 if the policy leaves the phase dense, none if it was not counted.
+    /// Attended share of the blocks in prefill and, in the next field, in decode; 1 if the policy leaves the phase
+    /// dense, none if it was not counted.
     pub(super) prefill_density: Option<f64>,
     pub(super) decode_density: Option<f64>,
     pub(super) prefill_tok_s: f64,
@@ -46,7 +47,7 @@ pub(super) struct Answers {
     pub(super) asked: u32,
     /// Sum of the shares of the expected texts that answers hold.
     pub(super) found: f64,
-    /// Answers that the model ended by itself, and their tokens.
+    /// Number of answers that the model ended by itself; the next field is the number of their tokens.
     pub(super) ended: u32,
     pub(super) ended_tokens: u32,
 }
@@ -91,10 +92,10 @@ impl PolicyRow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared<'a> {
     pub(super) row: &'a PolicyRow,
-    /// Mean negative log likelihood over the dense one's, less 1, and its standard error.
+    /// Mean negative log likelihood over the dense one's, less 1; the next field is its standard error.
     pub(super) loss: f64,
     pub(super) loss_error: f64,
-    /// Speeds as multiples of the dense ones.
+    /// Speed of prefill as a multiple of the dense one; the next fields are those of decode and of a request.
     pub(super) prefill: f64,
     pub(super) decode: f64,
     pub(super) request: f64,

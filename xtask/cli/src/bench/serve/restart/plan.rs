@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::bench::plan;
 
-/// Tokens that an answer adds to a prompt.
+/// Number of tokens that an answer adds to a prompt.
 const ANSWER: u32 = 2;
 
 /// Lengths of prompts, and how often each is measured.
@@ -18,7 +18,7 @@ pub(super) struct RestartPlan {
     pub(super) seed: u64,
     /// Tokens of prompts.
     pub(super) prompts: Vec<u32>,
-    /// Prompts of each length.
+    /// Number of prompts of each length.
     pub(super) repeats: u32,
 }
 

@@ -13,10 +13,10 @@ use super::super::{Client, Prompt};
 use super::KEPT;
 use crate::cli::{BenchServeArgs, PromptForm};
 
-/// Time without a written byte after which everything counts as written.
+/// Time without a written byte after which all blocks count as written.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Time for everything to be written.
+/// Maximum time for all blocks to be written.
 const MOST: Duration = Duration::from_secs(120);
 
 /// `serve` of this program, with a disk tier.
