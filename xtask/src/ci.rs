@@ -36,8 +36,8 @@ const ALONE: [(&str, &str); 11] = [
     ("pagoda-scheduler", "serde"),
 ];
 
-/// More of them, each of which checks wgpu, a tokenizer, a client or most of the program's dependencies once more: [`together`]
-/// leaves them out.
+/// More builds of one crate; each checks wgpu, a tokenizer, a client or most of the program's dependencies once more:
+/// [`together`] leaves them out.
 const ALONE_LONG: [(&str, &str); 15] = [
     ("pagoda-checkpoint", ""),
     ("pagoda-checkpoint", "tokenizer"),
@@ -112,7 +112,8 @@ fn step(line: &str) -> Step {
     Step { args: line.split(' ').map(String::from).collect(), variables: Vec::new() }
 }
 
-/// Checks that come before all tests: what fails most often. Where the crates are linted, the format has been checked too.
+/// Checks that come before all tests: those that fail most often. If the crates are linted, the format has been
+/// checked too.
 fn first(linted: bool) -> Vec<Step> {
     if linted {
         return Vec::new();
@@ -132,8 +133,8 @@ fn docs(clippy: impl IntoIterator<Item = (&'static str, String)>) -> Step {
     docs
 }
 
-/// The variables by which `cargo clippy -- -D warnings` has a cargo check crates: another run of cargo that has them need not
-/// check these anew. `None` without the driver, or where it is somewhere else.
+/// The variables by which `cargo clippy -- -D warnings` makes a cargo check crates: another run of cargo with these
+/// variables need not check the crates anew. `None` without the driver, or if it is installed elsewhere.
 fn as_clippy() -> Option<[(&'static str, String); 2]> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
     let driver = PathBuf::from(String::from_utf8(sysroot.stdout).ok()?.trim()).join("bin/clippy-driver");

@@ -18,7 +18,7 @@ use crate::{self_test, tree};
 use browser::CaseOutcome;
 use cases::Cases;
 
-/// Elements per head in exported cases: few, so that compilers of software drivers take seconds.
+/// Number of elements per head in exported cases: few, so that compilers of software drivers take seconds.
 const HEAD_DIM: u32 = 16;
 
 /// Runs the command.

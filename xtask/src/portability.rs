@@ -37,7 +37,7 @@ const PAGE: &str = "docs/portability.md";
 #[derive(Debug)]
 struct DeviceKernels {
     device: &'static Device,
-    /// Properties of the device, if it is one.
+    /// Properties of the device; `None` for a compiler without a device.
     offer: Option<Offer>,
     /// Version of the compiler.
     compiler: String,

@@ -117,7 +117,7 @@ mod tests {
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// One query of ones, and keys of which only the key of token 9 is parallel to it: block 2 of four has nearly all the
+    /// One query of ones, and keys of zeros except that of token 9: block 2 of four has nearly all the
     /// mass. Quest also keeps the last block.
     #[test]
     fn quest_finds_the_block_that_matters() {

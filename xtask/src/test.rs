@@ -21,7 +21,7 @@ pub(crate) use programs::Check;
 /// Features of the whole workspace: all kinds of tiers.
 pub const FEATURES: &str = "xtask/s3,xtask/tls";
 
-/// Asks for the long form of every test.
+/// Name of the environment variable that requests the long form of every test.
 const LONG: &str = "PAGODA_LONG_TESTS";
 /// Cases of each property in the long form; the short form has the number that the test states.
 const LONG_CASES: &str = "5000";

@@ -45,17 +45,18 @@ struct Row {
     shape: String,
     /// Microseconds on the device, the median of several runs.
     us: Option<f64>,
-    /// Bytes that must be moved, and multiply-adds counted as two that must be done.
+    /// Number of bytes that must be moved; the next field is the number of operations, with two for a multiply-add.
     bytes: f64,
     operations: f64,
     gb_s: Option<f64>,
     tflop_s: Option<f64>,
-    /// Share of the ceiling that binds: reads or operations.
+    /// Share of the limiting ceiling that is reached: of reads or of operations.
     fraction: Option<f64>,
     bound: Option<&'static str>,
     /// Time of dense attention of the same shape divided by this time.
     times_dense: Option<f64>,
-    /// Share of the visible blocks that a selection kept, and of the attention's mass that they have.
+    /// Share of the visible blocks that a selection kept; the next field is the share of the attention's mass that
+    /// these blocks have.
     density: Option<f64>,
     recall: Option<f64>,
     /// Why it did not run.
@@ -72,7 +73,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Number of runs, for the median, and the same in quick mode.
+/// Number of runs whose median counts; the next constant is the number in quick mode.
 const RUNS: usize = 7;
 const RUNS_QUICK: usize = 3;
 

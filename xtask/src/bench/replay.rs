@@ -31,7 +31,7 @@ pub(super) struct Replay {
     output_tok_s: f64,
     /// Time from a request's arrival to its first token.
     ttft_ms: Percentiles,
-    /// Between consecutive tokens of a request.
+    /// Time between consecutive tokens of a request.
     inter_token_ms: Percentiles,
     /// Time from a request's arrival to its last token.
     latency_ms: Percentiles,
@@ -47,10 +47,10 @@ pub(super) struct Replay {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Usage {
     pub(super) at_s: f64,
-    /// KV blocks in use.
+    /// Number of KV blocks in use.
     pub(super) blocks: u32,
     pub(super) running: usize,
-    /// Requests that have arrived and are not running.
+    /// Number of requests that have arrived and are not running.
     pub(super) waiting: usize,
 }
 

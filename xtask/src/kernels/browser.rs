@@ -39,7 +39,7 @@ const FLAGS: [&str; 9] = [
 /// Time without a word of the page after which it is given up: some kernels compile for half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Lines of Chromium's that an error shows.
+/// Number of lines of Chromium's that an error shows.
 const LAST_LINES: usize = 10;
 
 /// Message of the page.

@@ -89,7 +89,7 @@ struct Dispatch {
     grid: [u32; 3],
 }
 
-/// First byte in `cases.bin`, and bytes.
+/// First byte in `cases.bin`, and number of bytes.
 type SelectionPlace = [usize; 2];
 
 /// Expected contents of a binding, counted from 0 in `buffers`.

@@ -17,7 +17,8 @@ fn cell(svg: &mut Svg, at: At, class: &str, text: &str) {
     svg.text(At(at.0 + CELL / 2.0 - 2.0, at.1 + CELL / 2.0 + 3.0), ink, text);
 }
 
-/// Draws the block tables of three sequences, two of which share a prefix, and their pool, as `kvblock` allocates them.
+/// Draws the block tables of three sequences, two of them with a common prefix, and their pool, as `kvblock`
+/// allocates them.
 ///
 /// # Errors
 /// If `kvblock` refuses the sequences.

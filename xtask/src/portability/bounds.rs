@@ -25,9 +25,9 @@ pub(super) struct Bounds {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bound {
-    /// Compiler with which they were measured.
+    /// Compiler with which the bounds were measured.
     pub(super) compiler: String,
-    /// Spills by kernel; others have none.
+    /// Number of spills by kernel; kernels without spills are omitted.
     pub(super) spills: BTreeMap<String, u64>,
     /// Kernels that are refused.
     pub(super) refused: Vec<String>,

@@ -25,7 +25,7 @@ impl Target {
     pub(super) const ANY: Self =
         Self { length: TextLength::Full, matrices: Matrices::NVIDIA, bytes: Bytes::Typed };
 
-    /// The target of a device.
+    /// Text length, matrices and byte access that the engine would choose for the device of `offer`.
     pub(super) fn of(offer: &Offer) -> Self {
         Self {
             length: TextLength::of_vendor(vendor(offer)),
@@ -35,14 +35,14 @@ impl Target {
     }
 }
 
-/// Demands of a variant beyond those it states.
+/// Requirements of a variant beyond those that it states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// Whether it needs the type f16.
+    /// Whether the variant needs the type f16.
     pub(super) f16: bool,
     /// Bytes of workgroup memory.
     pub(super) workgroup_bytes: u32,
-    /// Invocations of a workgroup.
+    /// Number of invocations of a workgroup.
     pub(super) workgroup_lanes: u32,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Device {
     pub(super) title: &'static str,
     /// Compiler, and how it is run.
     pub(super) compiler: Compiler,
-    /// Whether `--quick` asks it.
+    /// Whether `--quick` includes the device.
     pub(super) quick: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Compiler {
 /// A Vulkan driver, with what makes it believe in a device.
 #[derive(Debug)]
 pub(super) struct Driver {
-    /// Packages that it comes with.
+    /// Packages that contain the driver.
     pub(super) root: Root,
     /// File of the driver, among the root's libraries.
     pub(super) library: &'static str,

@@ -54,7 +54,7 @@ struct Source {
 
 const UTF8: u32 = 65001;
 
-/// Places in the tables of functions.
+/// Indices in the tables of functions.
 const RELEASE: usize = 2;
 const COMPILE: usize = 3;
 const VALIDATE: usize = 3;
@@ -169,7 +169,7 @@ impl Reference {
     }
 }
 
-/// A result that tells success, or what it tells else.
+/// Converts a status to a result, with the compiler's messages as the error.
 ///
 /// # Safety
 /// `result` is null or a result that the caller owns.

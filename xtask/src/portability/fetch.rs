@@ -167,7 +167,7 @@ struct Apt {
 }
 
 impl Apt {
-    /// Reads the archive's lists. Packages come from where this machine's own come.
+    /// Reads the package lists of the archive from which this machine gets its own packages.
     fn open(folder: &Path, types: Types) -> Result<Self> {
         let sources = folder.join("debian.sources");
         let lists = folder.join("lists");

@@ -13,13 +13,13 @@ pub(super) struct Offer {
     pub(super) driver: String,
     /// Version of Vulkan.
     pub(super) vulkan: String,
-    /// PCI id of its vendor.
+    /// PCI id of the adapter's vendor.
     pub(super) vendor: u32,
-    /// Whether it is a software driver.
+    /// Whether the device is a software driver.
     pub(super) is_cpu: bool,
-    /// Least and most lanes of a subgroup.
+    /// Minimum and maximum number of lanes of a subgroup.
     pub(super) subgroups: (u32, u32),
-    /// Whether it has the subgroup operations that wgpu asks for.
+    /// Whether the device has the subgroup operations that wgpu requires.
     pub(super) subgroup_operations: bool,
     /// Whether shaders have the type f16.
     pub(super) f16: bool,
@@ -29,7 +29,7 @@ pub(super) struct Offer {
     pub(super) matrices: Vec<String>,
     /// Bytes of workgroup memory.
     pub(super) workgroup_bytes: u32,
-    /// Invocations of a workgroup.
+    /// Number of invocations of a workgroup.
     pub(super) workgroup_lanes: u32,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Offer {
 pub(super) struct Executable {
     /// Name of the kernel variant.
     pub(super) name: String,
-    /// Lanes of its subgroups.
+    /// Number of lanes of its subgroups.
     pub(super) subgroup: u32,
     /// Values by the driver's names.
     pub(super) statistics: BTreeMap<String, f64>,
@@ -50,13 +50,13 @@ pub(super) type Answer = Result<Vec<Executable>, String>;
 /// Figures of a compiled kernel, as far as its compiler tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(super) struct Figures {
-    /// Lanes of a subgroup.
+    /// Number of lanes of a subgroup.
     pub(super) subgroup: Option<u64>,
-    /// Registers of a lane.
+    /// Number of registers of a lane.
     pub(super) registers: Option<u64>,
-    /// Registers, or moves of them, that went to memory.
+    /// Number of registers that went to memory, or of moves of registers to memory.
     pub(super) spills: Option<u64>,
-    /// Subgroups that a compute unit holds at a time.
+    /// Number of subgroups that a compute unit holds at a time.
     pub(super) waves: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Figures {
 const REGISTERS: [&str; 5] = ["VGPRs", "Max live registers", "Number of GPRs", "Registers used", "GPRs"];
 const SPILLS: [&str; 4] = ["Spilled VGPRs", "Spills", "Spills to memory", "STP Count"];
 const WAVES: [&str; 3] = ["Subgroups per SIMD", "Max warps/SM", "Max Waves Per Core"];
-/// Lanes of a core at a time, which Honeykrisp tells in place of subgroups.
+/// Name of a statistic of Honeykrisp: the number of lanes that a core runs at a time, in place of a number of subgroups.
 const LANES: &str = "Threads";
 
 impl Figures {
@@ -99,7 +99,7 @@ pub(super) struct KernelRow {
     pub(super) figures: Figures,
     /// Bytes of workgroup memory.
     pub(super) workgroup_bytes: u32,
-    /// All that the driver tells.
+    /// All figures that the driver reports.
     pub(super) programs: Vec<Executable>,
 }
 

@@ -17,10 +17,10 @@ use super::report::{Answer, KernelRow, Offer};
 use super::texts::{Text, Texts};
 use super::worker::{Job, Worker};
 
-/// Kernels of a task: few enough to keep all processors busy to the end.
+/// Number of kernels of a task: few enough to keep all processors busy to the end.
 const TASK: usize = 40;
 
-/// Devices whose compilers could not be had, with reasons.
+/// Devices whose compilers could not be fetched, with reasons.
 type Missing = Vec<(&'static Device, String)>;
 
 /// A function that compiles a kernel.
@@ -31,7 +31,7 @@ struct Ready<'a> {
     device: &'static Device,
     tool: Tool,
     offer: Option<Offer>,
-    /// The kernels that the engine would choose there.
+    /// The kernels that the engine would choose on the device.
     chosen: Vec<&'a Text>,
 }
 

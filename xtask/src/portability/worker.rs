@@ -30,7 +30,7 @@ pub(super) struct Job {
     pub(super) file: PathBuf,
     /// Entry point of the shader.
     pub(super) entry: String,
-    /// Storage buffers that it binds.
+    /// Number of storage buffers that the kernel binds.
     pub(super) storage: u32,
 }
 
@@ -73,7 +73,7 @@ fn say(value: &impl Serialize) -> Result<()> {
 pub(super) struct Worker<F> {
     start: F,
     running: Option<Running>,
-    /// Properties of its device, if it has one.
+    /// Properties of the worker's device, if it has one.
     pub(super) offer: Option<Offer>,
 }
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use super::{FEATURES, cargo};
 
-/// Programs that run at a time.
+/// Number of programs that run at a time.
 const AT_A_TIME: usize = 2;
 
 /// Programs that take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the same

@@ -10,7 +10,7 @@ use pagoda_cli::bench::measure::{Times, count};
 /// Fetches of a decode step, mean.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Fetches {
-    /// Bytes from the host, a step.
+    /// Bytes that a step fetches from the host.
     pub(super) bytes: f64,
     /// Device time per step in which only a fetch runs: the waits of attention, and the part of prefetches that is not
     /// hidden. Null without timestamps, and without a policy.

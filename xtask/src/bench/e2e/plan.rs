@@ -97,7 +97,7 @@ impl Run {
         is_host.then(|| with_pool(&control.label(), self.pool))
     }
 
-    /// Names the same without a policy, which the run is compared with too. `None` if there is none.
+    /// Name of the same run without a policy, with which the run is also compared; `None` if there is none.
     pub(super) fn dense(&self) -> Option<String> {
         let dense = EngineArgs { sparse: None, ..self.engine.clone() };
         self.engine.sparse.as_ref().map(|_| with_pool(&dense.label(), self.pool))

@@ -32,9 +32,9 @@ pub(super) struct EngineRow {
     weight_bytes: u64,
     /// Prompt tokens of all streams divided by the time until the last stream's first token, per second.
     pub(super) prefill_tok_s: f64,
-    /// Tokens of all streams divided by the time from there until the first one ends, per second.
+    /// Tokens of all streams per second, from the last stream's first token until the first stream ends.
     pub(super) decode_tok_s: f64,
-    /// One decode step, mean.
+    /// Mean milliseconds of a decode step.
     pub(super) step_ms: f64,
     /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
@@ -46,10 +46,10 @@ pub(super) struct EngineRow {
     /// Share of the blocks that were attended in the phases in which a policy acts. Null without a policy, and for policies
     /// that skip keys inside the attention kernel, which does not count them.
     density: Option<f64>,
-    /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; if all are dense, one
-    /// more than any stream has. Null without a policy, and if the policy decides by itself.
+    /// Number of tokens below which decode steps of one stream are dense, because selecting takes longer there; if
+    /// all are dense, one more than any stream has. Null without a policy, and if the policy decides by itself.
     dense_below: Option<u32>,
-    /// Tokens below which chunks of prompts are dense because selecting takes longer.
+    /// Number of tokens below which chunks of prompts are dense because selecting takes longer.
     prefill_dense_below: Option<u32>,
     /// Weights that every step copies from host memory, if there are any.
     streamed: Option<Streamed>,
@@ -81,9 +81,9 @@ struct Pages {
 /// Weights that are streamed to the device.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Streamed {
-    /// Bytes a step.
+    /// Number of bytes per step.
     step_bytes: u64,
-    /// Bytes a second of decode steps, all of their time counted.
+    /// Bytes per second of decode steps, over all of their time.
     decode_bytes_s: f64,
 }
 
@@ -94,15 +94,15 @@ struct Roofline {
     read_bytes: f64,
     /// Bytes read a second.
     read_bytes_s: f64,
-    /// The time of a decode step at that rate.
+    /// Milliseconds of a decode step that reads `read_bytes` at `read_bytes_s`.
     step_ms: f64,
-    /// Share of the measured step that this is.
+    /// `step_ms` as a share of the measured step.
     of_step: f64,
     /// Multiplications and additions of the prefills.
     prefill_operations: f64,
-    /// Operations a second: of matrices if the kernels use them, else of f32.
+    /// Operations per second: of cooperative matrices if the kernels use them, else of f32.
     operations_s: f64,
-    /// Share of the measured prefill that these take.
+    /// Time that these operations take at `operations_s`, as a share of the measured prefill.
     of_prefill: f64,
 }
 
@@ -220,7 +220,7 @@ impl EngineRow {
         Self { kernels, ..self }
     }
 
-    /// Whether it is the row of a batch in a configuration.
+    /// Whether the row is of a batch in a configuration.
     fn is_of(&self, configuration: &str, batch: Batch) -> bool {
         let same = (self.streams, self.prompt, self.output) == (batch.streams, batch.prompt, batch.output);
         same && self.configuration == configuration

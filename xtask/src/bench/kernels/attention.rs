@@ -66,7 +66,7 @@ impl Heads {
         format!("{}/{num_kv_heads} heads, D {head_dim}, {dtype:?}, block {block_size}", self.num_heads)
     }
 
-    /// f32 of a row of queries.
+    /// Number of f32 of a row of queries.
     pub(super) fn width(&self) -> u32 {
         self.num_heads * self.shape.head_dim
     }
@@ -108,7 +108,7 @@ impl Cache {
     }
 }
 
-/// One step of decode of sequences of `size`, which `name` tells.
+/// One step of decode of sequences of `size`, which `name` describes.
 pub(super) struct Step {
     pub(super) heads: Heads,
     pub(super) size: Size,
@@ -178,14 +178,14 @@ pub(super) struct Rows<'a> {
     pub(super) q: Bound,
     /// Positions.
     pub(super) range: Range<u32>,
-    /// f32 `[rows, heads, head_dim]`, and `[rows, heads]`.
+    /// Output of attention, f32 `[rows, heads, head_dim]`; the next field is its log-sum-exp, `[rows, heads]`.
     pub(super) out: Bound,
     pub(super) lse: Bound,
-    /// Natural logarithm of the threshold times the keys of a row, if keys of little weight are skipped.
+    /// Natural logarithm of the threshold times the number of a row's keys, if keys of little weight are skipped.
     pub(super) log_skip: Option<f32>,
 }
 
-/// Query rows of a workgroup, which lists are shared by at least.
+/// Number of query rows of a workgroup: at least so many rows share lists.
 pub(super) fn tile_rows(gpu: &Gpu, shape: &KvShape) -> u32 {
     match runs_coop(gpu, shape) {
         true => paged_prefill_coop::TILE_ROWS,

@@ -1,4 +1,4 @@
-//! Selection of as many blocks as a mass takes.
+//! Selection of as many blocks as an attention mass requires.
 
 use anyhow::Result;
 use attn_kernels::gpu::Gpu;
@@ -8,8 +8,8 @@ use attn_kernels::self_test::Size;
 use super::attention::Heads;
 use super::work::Work;
 
-/// Selection of what every head needs to be certain of a share of the mass: all turns of both kernels, after random scores and
-/// bounds.
+/// Selects as many blocks as every head needs to be certain of a share of the mass: all turns of both kernels, after
+/// random scores and bounds.
 pub(super) fn by_mass(gpu: &Gpu, heads: &Heads, [batch, context]: [u32; 2]) -> Result<Work> {
     let size = Size { batch, context, ..heads.size() };
     let name = format!("{batch} x {context}, {}", heads.name());

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::work::time;
 
-/// Runs of which the median counts.
+/// Number of runs; their median counts.
 const RUNS: usize = 7;
 
 static FILL: Kernel = Kernel {
@@ -29,7 +29,7 @@ static FILL: Kernel = Kernel {
 params! {
     /// Parameters of `fill`.
     pub struct FillParams {
-        /// Words to fill.
+        /// Number of words to fill.
         pub words: u32,
         /// Seed of the numbers.
         pub seed: u32,
@@ -59,7 +59,7 @@ static STREAM_READ: Kernel = Kernel {
 params! {
     /// Parameters of `stream_read`.
     pub struct StreamReadParams {
-        /// Words over four.
+        /// Number of groups of four words.
         pub quads: u32,
     }
 }
@@ -87,7 +87,7 @@ static FMA_RATE: Kernel = Kernel {
 params! {
     /// Parameters of `fma_rate`.
     pub struct FmaRateParams {
-        /// Rounds of multiply-adds.
+        /// Number of rounds of multiply-adds.
         pub rounds: u32,
         /// Factor of the multiply-adds.
         pub factor: f32,
@@ -115,7 +115,7 @@ static COOP_RATE: Kernel = Kernel {
 params! {
     /// Parameters of `coop_rate`.
     pub struct CoopRateParams {
-        /// Rounds of products.
+        /// Number of rounds of products.
         pub rounds: u32,
     }
 }
@@ -128,14 +128,14 @@ bindings! {
     }
 }
 
-/// The most that was measured.
+/// Maximum rates that were measured.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(in crate::bench) struct Ceiling {
-    /// Bytes read a second.
+    /// Number of bytes read per second.
     pub(in crate::bench) bytes_s: f64,
-    /// Multiply-adds of f32, counted as two operations, a second.
+    /// Number of operations in f32 per second; a multiply-add is two.
     pub(in crate::bench) f32_s: f64,
-    /// Operations of cooperative matrices a second, if the device runs them.
+    /// Number of operations of cooperative matrices per second, if the device runs them.
     pub(in crate::bench) matrix_s: Option<f64>,
 }
 
@@ -145,7 +145,7 @@ impl Ceiling {
         self.matrix_s.unwrap_or(self.f32_s)
     }
 
-    /// Measures; each rate is the best of several runs.
+    /// Measures all rates; each is the best of several runs.
     pub(in crate::bench) fn measure(gpu: &Gpu) -> Result<Self> {
         let matrix_s = if gpu.runs_coop() { Some(matrix_rate(gpu)?) } else { None };
         Ok(Self { bytes_s: read_rate(gpu)?, f32_s: f32_rate(gpu)?, matrix_s })
@@ -212,7 +212,7 @@ pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
 pub(super) struct Pace {
     pipeline: Arc<Pipeline>,
     out: Buf<f32>,
-    /// Least seconds of a fixed chain of multiply-adds.
+    /// Minimum seconds of a fixed chain of multiply-adds.
     best: Cell<f64>,
 }
 

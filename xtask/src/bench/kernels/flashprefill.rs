@@ -25,7 +25,7 @@ struct Energies {
     energies: Buf<f32>,
 }
 
-/// Makes room for the selection of a prompt's chunks by a share of the largest energy.
+/// Allocates the buffers for selecting the blocks of a prompt's chunks by a share of the largest energy.
 pub(super) fn method(gpu: &Gpu, prompt: &Prompt, alpha: f32) -> Result<Box<dyn Selects>> {
     Ok(Box::new(Energies::new(gpu, prompt, alpha)?))
 }
@@ -147,7 +147,7 @@ impl Selects for Energies {
     }
 }
 
-/// Rows `rows` of a prompt.
+/// Parameters of FlashPrefill for rows `rows` of a prompt.
 fn chunk(heads: &Heads, rows: &Range<u32>, alpha: f32) -> FlashPrefill {
     FlashPrefill {
         num_heads: heads.num_heads,

@@ -63,12 +63,12 @@ impl Grid {
         self.items.push(Item { name, run: Box::new(run) });
     }
 
-    /// A kernel alone at `size`, which `shape` tells.
+    /// Adds a kernel alone at `size`, which `shape` describes.
     fn case(&mut self, variant: Variant, size: Size, shape: String) {
         self.named(variant.kernel.name, variant, size, shape);
     }
 
-    /// A kernel alone, under another name.
+    /// Adds a kernel alone, under another name.
     fn named(&mut self, kernel: &'static str, variant: Variant, size: Size, shape: String) {
         self.cases.push((variant.clone(), size));
         self.add(format!("{kernel} {shape}"), move |bench| {
@@ -76,7 +76,7 @@ impl Grid {
         });
     }
 
-    /// One step of decode, dense and over selected blocks.
+    /// Adds one step of decode, dense and over selected blocks.
     fn decode(&mut self, heads: Heads, at: [u32; 2], density: f64, policies: &'static [Policy]) {
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
@@ -84,7 +84,7 @@ impl Grid {
         });
     }
 
-    /// One step of decode, dense.
+    /// Adds one step of dense decode.
     fn dense(&mut self, heads: Heads, at: [u32; 2]) {
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
@@ -92,7 +92,7 @@ impl Grid {
         });
     }
 
-    /// One step of decode of sequences of many lengths.
+    /// Adds one step of decode of sequences of many lengths.
     fn ragged(&mut self, heads: Heads, batch: u32, [least, most]: [u32; 2]) {
         let name = format!("{batch} x {least} to {most} log-uniform");
         let mut step = Step::new(&heads, [batch, most], 1.0);
@@ -109,7 +109,8 @@ impl Grid {
         });
     }
 
-    /// A prompt of structured heads, dense and by each method that selects for its query blocks.
+    /// Adds a prompt with synthetic heads that have a known structure, dense and by each method that selects for its
+    /// query blocks.
     fn structured(&mut self, heads: Heads, len: u32) {
         self.add(format!("structured prefill {len}, {}", heads.name()), move |bench| {
             let of = |alpha| move |gpu: &Gpu, prompt: &Prompt| flashprefill::method(gpu, prompt, alpha);
@@ -218,7 +219,7 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
     grid.items
 }
 
-/// Decode of `main`, and of other types, blocks and groups at a few places.
+/// Adds decode of `main`, and of other types, blocks and groups at a few places.
 fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     for &context in sizes.contexts {
         for &batch in sizes.batches {
@@ -252,7 +253,8 @@ fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.decode(main.paged(64), [batch, context], 0.05, BOTH);
 }
 
-/// Products of the layers of Llama 3 8B, of few rows to a whole chunk: by cooperative matrices and as devices without them do.
+/// Adds products of the layers of Llama 3 8B, of few rows to a whole chunk: by cooperative matrices and as devices
+/// without them do.
 fn products(grid: &mut Grid, gpu: &Gpu, size: Size) {
     let matrix = |width, cols, parts| Matrix { width, cols, parts, dtype: Dtype::Q4_K };
     let matrices =
@@ -275,7 +277,7 @@ fn products(grid: &mut Grid, gpu: &Gpu, size: Size) {
     }
 }
 
-/// The kernels round attention.
+/// Adds the kernels before and after attention.
 fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     let rows = if software { 512 } else { 8192 };
     grid.add("fetch_pages".into(), move |bench| bench.alone(pages::fetch(bench.gpu, &main, rows / 4)?));
@@ -305,7 +307,7 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.add("record, submit".into(), host::record);
 }
 
-/// Kernels that go through rows, blocks or entries.
+/// Adds kernels that go through rows, blocks or entries.
 fn of_rows(grid: &mut Grid, main: Heads, rows: u32) {
     let (heads, shape) = (main.name(), &main.shape);
     let (num_heads, dim) = (main.num_heads, shape.head_dim);
@@ -334,7 +336,7 @@ fn of_rows(grid: &mut Grid, main: Heads, rows: u32) {
     }
 }
 
-/// Kernels whose work grows with the context.
+/// Adds kernels whose work grows with the context.
 fn of_context(grid: &mut Grid, main: Heads, context: u32) {
     let (heads, shape) = (main.name(), &main.shape);
     let one = Size { context, ..main.size() };

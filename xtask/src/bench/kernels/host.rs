@@ -9,12 +9,12 @@ use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
 
 use super::work::{Bench, Cost, Timed};
 
-/// Dispatches of a step, and layers that have buffers of their own.
+/// Number of dispatches of a step, and of layers that have buffers of their own.
 const DISPATCHES: usize = 300;
 const LAYERS: usize = 30;
 const STEPS: usize = 40;
 
-/// Seconds until the work of a step is with the driver; the device's own work is next to nothing. The first steps make
+/// Seconds until the work of a step is with the driver; the device's own work is negligible. The first steps make
 /// pipelines, bind groups and buffers; the others must make none.
 pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
@@ -54,7 +54,7 @@ pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
     Ok(vec![Timed { cost, seconds: times[STEPS / 2], dense: None, density: None, recall: None }])
 }
 
-/// One step's dispatches, and a readback as of sampled ids.
+/// Records the dispatches of one step, and a readback as of sampled ids.
 fn step(gpu: &Gpu, layers: &[[Buf<f32>; 4]], dim: u32, rows: u32) -> Result<Pass> {
     let pipeline = gpu.pipeline(&lse_merge::variant(dim))?;
     let params = LseMergeParams::new(rows);

@@ -4,19 +4,19 @@ use anyhow::Result;
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::self_test::options;
 
-/// Tokens of a block that lists select.
+/// Number of tokens of a block that lists select.
 pub(super) const SELECT_BLOCK: u32 = 64;
 
 /// Lists `[count, blocks ascending..]`, one for each group (row or query block) and KV head.
 pub(super) struct Lists {
     pub(super) buffer: Buf<u32>,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub(super) stride: u32,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub(super) block: u32,
-    /// Tokens that the lists of a KV head hold, on average.
+    /// Mean number of tokens that the lists of a KV head hold.
     pub(super) tokens: f64,
-    /// Share of the visible blocks.
+    /// Share of the visible blocks that the lists name.
     pub(super) density: f64,
 }
 

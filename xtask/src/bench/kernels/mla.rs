@@ -17,11 +17,11 @@ use super::attention::{Heads, merged};
 use super::select::top_k;
 use super::work::{Bench, Timed, Work};
 
-/// Query heads, and the published latent of 512 with 64 rope elements.
+/// Number of query heads; the next constant is the published latent of 512 with 64 rope elements.
 const HEADS: u32 = 128;
 pub(super) const SHAPE: LatentShape =
     LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16, plain: 0 };
-/// The published indexer.
+/// Number of heads of the published indexer; the next constant is its number of dimensions.
 const INDEX_HEADS: u32 = 64;
 const INDEX_KEYS: IndexKeys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
 const TOP_K: u32 = 2048;
@@ -54,7 +54,7 @@ fn attend(gpu: &Gpu, at: [u32; 2], from: Option<(&Work, &Work)>, coop: bool) -> 
     merged(gpu, work, &mla_decode::reduce_variant(gpu.profile(), &SHAPE, &attention), size)
 }
 
-/// Decode over two caches by lists of slots; by matrices where `coop` and the device say so.
+/// Decode over two caches by lists of slots; with cooperative matrices if `coop` is set and the device has them.
 fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     let (shape, [window, compressed]) = (SHAPE_OF_TWO, KEYS_OF_TWO);
     let name = format!("{batch} x {window} + {compressed}, {HEADS} heads, {}, f16", shape.width());
@@ -89,7 +89,7 @@ fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<Work> {
     Work::of(gpu, "index_logits", &kernel.variant(), size, &name)
 }
 
-/// Logits and the positions of the largest, as lists.
+/// Work of computing logits and selecting the positions of the largest, as lists.
 fn index(gpu: &Gpu, at: [u32; 2]) -> Result<Work> {
     let (work, size) = (logits(gpu, at)?, size(at));
     let top = top_k(gpu, Output::List, size, &work.renamed("logits", "scores"))?;

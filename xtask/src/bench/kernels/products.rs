@@ -16,7 +16,7 @@ use super::work::Work;
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) width: u32,
-    /// Columns of each part.
+    /// Number of columns of each part.
     pub(super) cols: u32,
     /// Number of parts of a matrix: gate and up are two, which give one result.
     pub(super) parts: u32,
@@ -51,7 +51,7 @@ impl Matrix {
 }
 
 impl Product {
-    /// f16 by cooperative matrices, cut as a decoder cuts it.
+    /// A product in f16 with cooperative matrices, divided as a decoder divides it.
     pub(super) fn by_matrices(&self, gpu: &Gpu) -> Result<Work> {
         let Self { size, format, epilogue, name } = self;
         let blocks = size.width / 32;
@@ -73,7 +73,7 @@ impl Product {
         )?))
     }
 
-    /// f32 through workgroup memory.
+    /// A product in f32 through workgroup memory.
     pub(super) fn in_f32(&self, gpu: &Gpu) -> Result<Work> {
         let Self { size, format, epilogue, name } = self;
         let results = u64::from(size.rows) * u64::from(size.cols * epilogue.parts());
@@ -82,7 +82,7 @@ impl Product {
         Work::of(gpu, "matmul_tile", &variant, *size, name)
     }
 
-    /// Codes of 8 bits through workgroup memory.
+    /// A product of codes of 8 bits through workgroup memory.
     pub(super) fn by_codes(&self, gpu: &Gpu) -> Result<Work> {
         let Self { size, format, epilogue, name } = self;
         let slices = matmul_int8::slices(*epilogue, gpu.limits().max_compute_invocations_per_workgroup);

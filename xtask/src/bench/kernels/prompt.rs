@@ -1,4 +1,5 @@
-//! One prompt of structured heads: dense attention, and selection with attention to the selected blocks, chunk by chunk.
+//! One prompt whose synthetic heads attend to a sink, a band and lines: dense attention, and selection with attention
+//! to the selected blocks, chunk by chunk.
 
 use std::ops::Range;
 
@@ -12,13 +13,14 @@ use super::work::{Bench, Timed, Work};
 
 pub(super) const BLOCK: u32 = structured::TOKENS;
 
-/// Rows of a prompt that are attended at a time: queries and output of a long one do not fit one binding.
+/// Number of rows of a prompt that are attended at a time: queries and output of a long one do not fit one binding.
 const CHUNK: u32 = 16_384;
 
-/// Thresholds times the keys of a row at which keys are left out within attention.
+/// Thresholds, times the number of a row's keys, below which keys are left out within attention.
 const SKIPS: [f32; 2] = [1000.0, 10_000.0];
 
-/// One prompt of structured heads, its cache, and the buffers of a chunk of its rows.
+/// A prompt whose synthetic heads attend to a sink, a band and lines (see `structured`), with its KV cache and the
+/// buffers of one chunk of rows.
 pub(super) struct Prompt {
     pub(super) heads: Heads,
     pub(super) cache: Cache,
@@ -51,7 +53,7 @@ impl Prompt {
         Ok(Self { heads: *heads, cache, structure, len, q, out, lse: [lse()?, lse()?] })
     }
 
-    /// The last rows that are attended at a time, which see most.
+    /// The last rows that are attended at a time, which see the most keys.
     pub(super) fn last(&self) -> Range<u32> {
         self.len - self.len.min(CHUNK)..self.len
     }
@@ -94,7 +96,7 @@ impl Prompt {
     }
 }
 
-/// Entries from one list to the next.
+/// Number of entries from one list to the next.
 pub(super) fn list_stride(rows: &Range<u32>) -> u32 {
     1 + rows.end.div_ceil(BLOCK)
 }
@@ -133,9 +135,8 @@ struct Sums {
 /// A method of selection, made for a prompt.
 type Method = dyn Fn(&Gpu, &Prompt) -> Result<Box<dyn Selects>>;
 
-/// Dense attention of a prompt of `len` tokens, that which leaves out keys of little weight, and for each method its selection,
-/// and that with attention of the blocks it
-/// keeps.
+/// Measures a prompt of `len` tokens: dense attention, attention that leaves out keys of little weight, and for each
+/// method its selection alone, and together with attention to the blocks that it keeps.
 pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32, methods: &[&Method]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;

@@ -37,7 +37,8 @@ impl Policy {
     }
 }
 
-/// Dense decode, and over blocks: a share of them as given, and as each policy selects, selection included.
+/// Dense decode, and decode over blocks: a given share of them, and those that each policy selects, with the
+/// selection included.
 pub(super) fn decode(bench: &Bench, step: &Step, policies: &[Policy]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let dense = step.dense(gpu)?;

@@ -54,10 +54,10 @@ const SOFTWARE: Shapes = Shapes {
     prompts: &[64],
 };
 
-/// Rows up to which a vocabulary is multiplied: a step draws from few rows of a prompt.
+/// Maximum number of rows by which a vocabulary is multiplied: a step draws from few rows of a prompt.
 const DRAWN: u32 = 64;
 
-/// Query heads of attention.
+/// Number of query heads of attention.
 const HEADS: u32 = 32;
 
 /// Maximum number of bytes of keys and values of a step.

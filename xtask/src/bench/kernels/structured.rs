@@ -1,5 +1,5 @@
-//! Queries and keys whose attention has the structure that sparse prefill is made for, with a share of the mass that is
-//! known: the published generator of the XAttention figures.
+//! Queries and keys whose attention has the structure that sparse prefill is made for, with a known share of the
+//! mass: the published generator of the XAttention figures.
 //!
 //! Blocks are of 128 tokens. Every row of every head gives the first block (the sink), a local band of 8 blocks (its own
 //! and those before it) and 16 single keys at random (vertical lines, others in every head) together 97 % of its attention.
@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use std::f64::consts::TAU;
 
-/// Tokens of a block.
+/// Number of tokens of a block.
 pub(super) const TOKENS: u32 = 128;
 const BLOCK: usize = TOKENS as usize;
 
@@ -99,7 +99,8 @@ impl Structure {
         }
     }
 
-    /// The highest logit of a row of `block`, so that the structure has its share. Of the block's own keys half are seen.
+    /// The highest logit of a row of `block` with which the structure has its share. Of the block's own keys half are
+    /// seen.
     fn logit(&self, head: usize, block: usize, bumps: &[f64]) -> f64 {
         let sink = if block > 0 { BLOCK } else { BLOCK / 2 };
         let seen = self.lines[head].iter().filter(|key| **key < block * BLOCK).count();
@@ -142,7 +143,7 @@ impl Structure {
         all
     }
 
-    /// The K cache in f16, pages where `table` has them.
+    /// The K cache in f16, with pages at the positions that `table` names.
     pub(super) fn keys(&self, table: &[u32]) -> Vec<u32> {
         let (shape, group) = (&self.shape, self.group());
         let (page, dim, kv_heads) =

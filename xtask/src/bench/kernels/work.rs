@@ -13,7 +13,7 @@ use bytemuck::Pod;
 
 use super::ceiling::{Pace, random_words};
 
-/// The device, what fills its caches between runs, and how often a work runs.
+/// The device, the reads that fill its caches between runs, and the number of runs of a work.
 pub(super) struct Bench<'a> {
     pub(super) gpu: &'a Arc<Gpu>,
     pub(super) flush: &'a dyn Fn(&mut Pass),
@@ -33,7 +33,7 @@ pub(super) struct Cost {
     pub(super) level: &'static str,
     /// Shapes and types, as text.
     pub(super) shape: String,
-    /// Bytes that it must read and write, each once.
+    /// Number of bytes that the kernel must read and write, each counted once.
     pub(super) bytes: f64,
     /// Operations that it must do: a multiply-add is two.
     pub(super) operations: f64,
@@ -47,7 +47,7 @@ pub(super) struct Timed {
     pub(super) seconds: f64,
     /// Seconds of dense attention of the same shape, measured in the same run.
     pub(super) dense: Option<f64>,
-    /// Share of the visible blocks that is attended, where a selection decides.
+    /// Share of the visible blocks that is attended, if a selection decides.
     pub(super) density: Option<f64>,
     /// Share of the attention's mass that those blocks have, on average over rows and heads.
     pub(super) recall: Option<f64>,
@@ -72,12 +72,12 @@ impl Work {
         Self { cost, dispatches: Vec::new() }
     }
 
-    /// A variant at `size`, which `shape` tells: as the case of its self-test.
+    /// Creates the work of a variant at `size`, which `shape` describes, with the data of its self-test's case.
     pub(super) fn of(gpu: &Gpu, kernel: &str, variant: &Variant, size: Size, shape: &str) -> Result<Self> {
         Self::sharing(gpu, kernel, variant, size, shape, &[])
     }
 
-    /// As [`Self::of`], with `shared` in place of the bindings of these names.
+    /// Creates a work as [`Self::of`] does, with `shared` in place of the bindings of these names.
     pub(super) fn sharing(
         gpu: &Gpu,
         kernel: &str,
@@ -128,7 +128,7 @@ impl Work {
         self
     }
 
-    /// The bindings of these names, of those that it has, for works that go on with them.
+    /// The bindings of these names, as far as the work has them, for works that continue with the same data.
     pub(super) fn shared(&self, names: &[&'static str]) -> Vec<(&'static str, Bound)> {
         let of = |dispatch: &Dispatch, name| {
             let index = dispatch.variant.bindings.iter().position(|binding| binding.name == name)?;
@@ -145,7 +145,7 @@ impl Work {
         self.shared(&[name]).into_iter().map(|(_, bound)| (other, bound)).collect()
     }
 
-    /// Adds what follows without a cost of its own.
+    /// Adds the dispatches of a work that follows without a cost of its own.
     pub(super) fn followed(mut self, next: Self) -> Self {
         self.dispatches.extend(next.dispatches);
         self
@@ -184,7 +184,7 @@ impl Bench<'_> {
         works.into_iter().map(|work| self.time(work)).collect()
     }
 
-    /// Times dense attention and what stands in for it.
+    /// Times dense attention, and works that replace it.
     pub(super) fn beside(&self, dense: Work, others: impl IntoIterator<Item = Work>) -> Result<Vec<Timed>> {
         let mut all = vec![self.time(dense)?];
         let seconds = all[0].seconds;

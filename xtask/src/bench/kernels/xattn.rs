@@ -15,11 +15,11 @@ use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
 use super::work::{Bench, Timed, Work};
 
-/// Tokens between antidiagonals.
+/// Number of tokens between antidiagonals.
 const STRIDE: u32 = 8;
 
-/// Share of the estimated mass that is kept. Lines are too thin for strided scores: what is found is found by sink and band,
-/// which have 0.956 of the 0.97 of the mass that the structure has.
+/// Share of the estimated mass that is kept. Lines are too thin for strided scores: the blocks that are found are
+/// those of sink and band, which have 0.956 of the 0.97 of the mass that the structure has.
 const THRESHOLD: f32 = 0.965;
 
 /// Buffers of the estimate of a prompt's chunks.
@@ -31,7 +31,7 @@ struct XAttention {
     sums: Buf<f32>,
 }
 
-/// Makes room for the estimate of a prompt's chunks.
+/// Allocates the buffers for estimating a prompt's chunks.
 pub(super) fn method(gpu: &Gpu, prompt: &Prompt) -> Result<Box<dyn Selects>> {
     Ok(Box::new(XAttention::new(gpu, prompt)?))
 }
@@ -115,7 +115,7 @@ impl Selects for XAttention {
     }
 }
 
-/// Rows `rows` of a prompt.
+/// Parameters of the estimate for rows `rows` of a prompt.
 fn estimate(heads: &Heads, rows: &Range<u32>) -> Estimate {
     Estimate {
         num_heads: heads.num_heads,
@@ -132,7 +132,7 @@ fn estimate(heads: &Heads, rows: &Range<u32>) -> Estimate {
     }
 }
 
-/// The kernels of the estimate one by one, over the last rows of a prompt of `len` tokens, which see most.
+/// The kernels of the estimate one by one, over the last rows of a prompt of `len` tokens, which see the most keys.
 pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;

@@ -17,9 +17,9 @@ pub(super) struct Cell {
     pub(super) kind: String,
     /// The task in full.
     pub(super) task: String,
-    /// Tokens of the sequence.
+    /// Number of tokens of the sequence.
     pub(super) tokens: u32,
-    /// Tokens that a prompt was to have at most.
+    /// Number of tokens that a prompt was to have at most.
     #[serde(default)]
     pub(super) length: Option<u32>,
     /// Position of the needle, from 0 (start) to 1 (end).

@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) texts: Vec<Text>,
     #[serde(default)]
     pub(super) needles: Vec<Needles>,
-    /// All tasks of RULER.
+    /// Prompts of all tasks of RULER.
     #[serde(default)]
     pub(super) ruler: Vec<Ruler>,
     /// Texts for which the host measures, for some queries of every step, the share of dense attention's mass
@@ -38,7 +38,7 @@ pub(super) struct Plan {
 pub(in crate::bench) struct Text {
     /// Number of tokens, from the start of the text.
     pub(in crate::bench) tokens: u32,
-    /// Tokens from here on are decode steps.
+    /// Index of the first token that is computed in a decode step.
     pub(in crate::bench) decode_from: u32,
     /// A UTF-8 file, relative to the working directory; by default the built-in text.
     #[serde(default)]
@@ -160,12 +160,12 @@ impl Plan {
         self.texts.iter().chain(&self.recalls).map(|text| text.tokens).chain(answered)
     }
 
-    /// Tokens of the longest sequence, 0 if there is none.
+    /// Number of tokens of the longest sequence, 0 if there is none.
     pub(super) fn longest(&self) -> u32 {
         self.tokens().max().unwrap_or(0)
     }
 
-    /// Tokens of the shortest sequence.
+    /// Number of tokens of the shortest sequence.
     pub(super) fn shortest(&self) -> u32 {
         self.tokens().min().unwrap_or(0)
     }

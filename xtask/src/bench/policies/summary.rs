@@ -13,7 +13,7 @@ use super::{lengths, scores};
 pub(super) struct Summary {
     policy: String,
     nll: Option<f64>,
-    /// Relative to dense attention.
+    /// Loss relative to dense attention.
     loss: Option<f64>,
     prefill_density: Option<f64>,
     decode_density: Option<f64>,

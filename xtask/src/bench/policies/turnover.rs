@@ -36,9 +36,9 @@ struct TurnoverRow {
     model: String,
     /// Adapter that computed queries and keys.
     device: String,
-    /// Tokens of the text.
+    /// Number of tokens of the text.
     tokens: u32,
-    /// Decode steps, each with a token of the text.
+    /// Number of decode steps, each with a token of the text.
     steps: u32,
     /// SPEC of the policy.
     policy: String,

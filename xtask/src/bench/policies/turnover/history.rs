@@ -13,13 +13,13 @@ pub(super) const WINDOWS: [u32; 3] = [1, 4, 16];
 /// counts as well.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Turnover {
-    /// Blocks that a list has, mean over steps, layers and heads.
+    /// Mean number of blocks of a list, over steps, layers and heads.
     pub(super) blocks: f64,
     /// Selected blocks divided by the visible ones.
     pub(super) density: f64,
     /// Share that the last step did not select: mean over steps, layers and heads.
     pub(super) mean: f64,
-    /// Median of that share.
+    /// Median share that the last step did not select.
     pub(super) p50: f64,
     /// Share that nine of ten selections do not exceed.
     pub(super) p90: f64,
@@ -44,7 +44,7 @@ pub(super) struct History {
 /// Selections of one head.
 #[derive(Debug, Default)]
 struct Head {
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u32,
     /// The last step that selected each block, counted from 1 on.
     last: HashMap<u32, u32>,

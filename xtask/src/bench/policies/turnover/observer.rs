@@ -10,7 +10,7 @@ use sparse_select::{Input, SelectError, Selection};
 
 use super::history::{History, Turnover};
 
-/// Tokens of the blocks that it attends to; the observed policies have block sizes of their own.
+/// Number of tokens of the blocks that it attends to; the observed policies have block sizes of their own.
 const BLOCK: u32 = 16;
 
 /// Policies that select in every decode step of a dense run, without effect on it.
@@ -26,7 +26,8 @@ struct Asked {
     policy: Arc<dyn Policy>,
     /// Earlier accesses by block, as an engine counts them.
     access: Vec<u32>,
-    /// Tokens of the current step, and the blocks that it selected in any layer.
+    /// Number of tokens of the sequence in the current step; the next field has the blocks that the step selected in
+    /// any layer.
     kv_len: usize,
     accessed: BTreeSet<u32>,
     /// Whether an earlier layer has selected by itself, so that later ones may reuse its selection.

@@ -15,7 +15,7 @@ use crate::bench::policies::plan::Text;
 pub(super) struct TurnoverPlan {
     /// SPECs of policies that select in decode.
     pub(super) policies: Vec<String>,
-    /// Prompt tokens per step.
+    /// Number of prompt tokens per step.
     pub(super) chunk: u32,
     /// The text, and where its decode steps begin.
     pub(super) text: Text,
