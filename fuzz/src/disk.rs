@@ -8,7 +8,7 @@ use prefetch::testing::{FakeTier, SimVolume};
 use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, Stored, Tier as _, TierError};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Blocks that are there before the changes.
+/// Number of blocks in the tier before the changes.
 const BLOCKS: u8 = 6;
 /// The description of this store in the header of its index.
 const ABOUT: &str = "format 2, 3 shards of 40 bytes, fuzzed";

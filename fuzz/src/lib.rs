@@ -22,7 +22,7 @@ pub mod tokenizer;
 pub struct Target {
     /// Name of its folder in `corpus`.
     pub name: &'static str,
-    /// Reads the bytes, and says whether it took them.
+    /// Reads the bytes, and returns whether the reader accepted them.
     pub run: fn(&[u8]) -> bool,
 }
 

@@ -12,7 +12,7 @@ use super::config::use_sizes;
 
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder for one file"));
 
-/// Takes the text for each of them.
+/// Reads the text as each kind of plan.
 pub fn run(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let mut taken = false;
