@@ -1,5 +1,5 @@
-//! Declaration of a kernel: one block next to its parameters and bindings, from which the catalogue, the list of variants,
-//! the cases of the self-test and the row of the documentation follow.
+//! Declaration of a kernel next to its parameters and bindings. The catalogue, the list of variants, the cases of the
+//! self-test and the row of the documentation are made from it.
 
 pub use crate::sizes::Sizes;
 pub use crate::variant::{Cases, Declaration, Listed};
@@ -8,20 +8,20 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::profile::Registers;
 use crate::{Level, Variant};
 
-/// The variant of a kernel that has one in a list.
+/// Lists the only variant of a kernel.
 #[must_use]
 pub fn one(variant: Variant) -> Listed {
     vec![(String::new(), variant)]
 }
 
 impl Sizes {
-    /// The variant for the cache of each of these types, by their names.
+    /// Makes the variant for the cache of each of these types, named after the types.
     #[must_use]
     pub fn each(&self, types: &[KvDtype], variant: impl Fn(&KvShape) -> Variant) -> Listed {
         types.iter().map(|dtype| (dtype.name().to_owned(), variant(&self.cache(*dtype)))).collect()
     }
 
-    /// The variant for a cache of every type in each of these layouts, by the names of variants.
+    /// Makes the variant for a cache of every type in each of these layouts, with the beginnings of their names.
     pub(crate) fn each_layout(&self, layouts: &[KvLayout], variant: impl Fn(&KvShape) -> Variant) -> Listed {
         let of = |layout: KvLayout| {
             let (prefix, types) = match layout {
@@ -50,7 +50,7 @@ impl Registers {
     }
 }
 
-/// The variants of both levels of kernels that add up over a workgroup.
+/// Makes the variants of both levels of kernels that reduce over a workgroup.
 #[must_use]
 pub fn levels(variants: impl Fn(Level) -> Listed) -> Listed {
     let subgroup =
@@ -58,17 +58,17 @@ pub fn levels(variants: impl Fn(Level) -> Listed) -> Listed {
     variants(Level::Baseline).into_iter().chain(subgroup).collect()
 }
 
-/// Floats, and types of codes.
+/// All element types that caches are listed with.
 pub const TYPES: [KvDtype; 4] = [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8];
 
-/// Types of codes.
+/// Element types that store codes.
 pub const CODES: [KvDtype; 2] = [KvDtype::Fp8, KvDtype::Int8];
 
-/// Types of floats.
+/// Element types that store floats.
 pub const FLOATS: [KvDtype; 2] = [KvDtype::F16, KvDtype::F32];
 
-/// Declares a kernel, in the module of the stem of its `.wgsl` file. The crate has a feature
-/// `self-test`, with which it has cases.
+/// Declares a kernel, in the module named after its `.wgsl` file. If the crate has the feature `self-test`, the
+/// kernel has cases.
 ///
 /// - the text: `wgsl/NAME.wgsl` of the crate, which imports the modules of this crate, and of those after `modules`
 /// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::KernelRole)
@@ -100,9 +100,9 @@ macro_rules! kernel {
                 bytes: $bytes,
                 cases: {
                     #[cfg(feature = "self-test")]
-                    const CASES: $crate::declare::Cases = $crate::declare::Cases::by($cases);
+                    const CASES: $crate::declare::DeclaredCases = $crate::declare::DeclaredCases::by($cases);
                     #[cfg(not(feature = "self-test"))]
-                    const CASES: $crate::declare::Cases = $crate::declare::Cases::NONE;
+                    const CASES: $crate::declare::DeclaredCases = $crate::declare::DeclaredCases::NONE;
                     CASES
                 },
             }),

@@ -1,4 +1,4 @@
-//! A variant as drivers see it, read from its WGSL through naga: its interface, and its text in other languages.
+//! Reads a variant from its WGSL through naga, as drivers do: its interface, and its text in other languages.
 
 mod error;
 mod operations;
@@ -21,19 +21,19 @@ use std::borrow::Cow;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Interface {
-    /// Entry point.
+    /// Name of the entry point.
     pub entry_point: String,
-    /// Invocations of a workgroup along x, y, z.
+    /// Number of invocations of a workgroup along x, y, z.
     pub workgroup_size: [u32; 3],
     /// Bytes of workgroup memory.
     pub workgroup_bytes: u32,
     /// The uniform block at binding 0.
     pub params: Uniform,
     /// Storage buffers of group 0, by binding.
-    pub bindings: Vec<Binding>,
+    pub bindings: Vec<StorageBinding>,
     /// `override` constants, with the value that the variant sets.
     pub overrides: Vec<(String, Option<u32>)>,
-    /// Capabilities beyond plain WGSL, in naga's words: the fewest capabilities with which it is valid.
+    /// Capabilities beyond plain WGSL that the variant needs, as naga names them.
     pub capabilities: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub struct Uniform {
 
 /// A storage buffer binding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Binding {
+pub struct StorageBinding {
     /// Binding index.
     pub binding: u32,
     /// Name of the variable.
@@ -84,7 +84,7 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
             AddressSpace::Handle => Access::Image,
             _ => continue,
         };
-        bindings.push(Binding { binding, name: variable.name.clone().unwrap_or_default(), access });
+        bindings.push(StorageBinding { binding, name: variable.name.clone().unwrap_or_default(), access });
     }
     bindings.sort_by_key(|b| b.binding);
     let value = |name: &str| variant.constants.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
@@ -120,7 +120,7 @@ fn uniform(module: &Module, ty: naga::Handle<naga::Type>) -> Uniform {
     }
 }
 
-/// A valid module, `override` constants still open.
+/// A valid module whose `override` constants are not yet set.
 struct Parsed<'a> {
     variant: &'a Variant,
     module: Module,
@@ -129,15 +129,15 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    /// The module with the fewest capabilities with which it is valid.
+    /// Parses the variant with the fewest capabilities with which it is valid.
     fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
         let mut parsed = Self::whole(variant, TextLength::Full, Matrices::NVIDIA)?;
         parsed.drop_unneeded(&Capabilities::all().iter().collect::<Vec<_>>());
         Ok(parsed)
     }
 
-    /// Drops those of `flags` without which the module is valid. A kernel needs few of dozens, and each try validates it anew:
-    /// flags that can all go are dropped at once, others by halves.
+    /// Removes those of `flags` that the module does not need. A kernel needs few of dozens, and each try validates
+    /// it again: flags that can all go are removed at once, others by halves.
     fn drop_unneeded(&mut self, flags: &[Capabilities]) {
         let fewer = flags.iter().fold(self.capabilities, |left, flag| left - *flag);
         if let Ok(info) = validate(&self.module, fewer) {
@@ -149,7 +149,7 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// The module with all capabilities.
+    /// Parses the variant with all capabilities.
     fn whole(variant: &'a Variant, length: TextLength, matrices: Matrices) -> Result<Self, ReflectError> {
         let kernel = variant.kernel.name;
         let wgsl = variant.wgsl_of(length, matrices)?;
@@ -162,12 +162,12 @@ impl<'a> Parsed<'a> {
         Ok(Self { variant, module, info, capabilities })
     }
 
-    /// Whether it is not valid without `flag`.
+    /// Whether the module is not valid without `flag`.
     fn needs(&self, flag: Capabilities) -> bool {
         validate(&self.module, self.capabilities - flag).is_err()
     }
 
-    /// The module with the variant's constants in place.
+    /// Returns the module with the variant's constants set.
     fn resolve(&self) -> Result<(Cow<'_, Module>, Cow<'_, ModuleInfo>), ReflectError> {
         let constants: PipelineConstants = self
             .variant

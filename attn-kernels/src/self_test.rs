@@ -58,7 +58,7 @@ pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 impl crate::declare::Cases {
-    /// The cases of a variant of the kernel that `spec` chooses.
+    /// Makes the cases of a variant of the kernel that `spec` chooses.
     #[must_use]
     pub fn of(self, variant: &Variant, spec: &Spec) -> Vec<Case> {
         self.0.map_or_else(Vec::new, |cases| cases(variant, spec))

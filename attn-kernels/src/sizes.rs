@@ -22,20 +22,20 @@ impl Sizes {
         Self { head_dim, num_heads: 32, num_kv_heads: 8, block_size: 16 }
     }
 
-    /// Tokens of a selected block: `tokens`, or a block of the cache if that has more.
+    /// Number of tokens of a selected block: `tokens`, or a block of the cache if that has more.
     #[must_use]
     pub fn select(&self, tokens: u32) -> u32 {
         tokens.max(self.block_size)
     }
 
-    /// The cache of a type.
+    /// Shape of the cache with elements of type `dtype`.
     #[must_use]
     pub const fn cache(&self, dtype: KvDtype) -> KvShape {
         let Self { head_dim, num_kv_heads, block_size, .. } = *self;
         KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
     }
 
-    /// The cache in f16.
+    /// Shape of the cache with elements in f16.
     #[must_use]
     pub const fn f16(&self) -> KvShape {
         self.cache(KvDtype::F16)

@@ -1,4 +1,4 @@
-//! Splits of the keys of rows among workgroups (split-KV, as FlashDecoding has it), and of the rows among dispatches.
+//! Splits of the keys of rows among workgroups (split-KV, as in FlashDecoding), and of rows among dispatches.
 //!
 //! Few rows are too few workgroups for a GPU, and would go through a long context one key after the other. So the keys of a row
 //! are cut into partitions, whose outputs lie in a buffer until `paged_reduce` merges them. Partitions are large enough that
@@ -14,29 +14,29 @@ use crate::rows::DecodeRow;
 
 const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are split alike");
 
-/// Rows that a dispatch has at least, if the step has as many and their partitions may take the bytes.
+/// Minimum number of rows of a dispatch, if the step has as many and their partitions fit the budget of bytes.
 const FEW_ROWS: u64 = 16;
 
-/// Bytes that the partitions of [`FEW_ROWS`] rows may take: rather than take more, partitions of long rows grow, up to
-/// [`LONG_PARTITION`]. Those of fixed size, which are as large in short rows, take up to half a binding.
+/// Number of bytes that the partitions of [`FEW_ROWS`] rows may take. Beyond that, partitions of long rows grow, up
+/// to [`LONG_PARTITION`]. Partitions of fixed size, which are as large in short rows, take up to half a binding.
 const BUDGET: u64 = 256 << 20;
 
-/// Keys of a partition that grows no further so that more rows fit a dispatch: merging no longer costs much, and keys on the
-/// host come to the device by partitions.
+/// Maximum number of keys of a partition that grows to fit more rows into a dispatch: from there on merging costs
+/// little, and keys on the host come to the device by partitions.
 const LONG_PARTITION: u64 = 4096;
 
 /// Bytes of the partitions of a dispatch of many rows.
 const DISPATCH_BYTES: u64 = 64 << 20;
 
-/// Bytes of the partitions of a dispatch of many rows on a processor, whose caches they should not outgrow.
+/// Number of bytes of the partitions of a dispatch of many rows on a processor, whose caches the partitions should fit.
 const SOFTWARE_DISPATCH_BYTES: u64 = 4 << 20;
 
-/// A split of the keys of rows.
+/// Split of the keys of rows into partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SplitPlan {
     /// Division of a partition's keys among the lanes of a workgroup.
     pub lanes: Lanes,
-    /// Keys of a partition.
+    /// Number of keys of a partition.
     pub partition_size: u32,
     /// Maximum number of partitions of a row.
     pub max_partitions: u32,
@@ -52,14 +52,14 @@ impl SplitPlan {
 /// A cache whose keys are split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SplitCache {
-    /// Keys and values of heads.
+    /// Cache with keys and values of each head.
     Heads(KvShape),
-    /// Latents of this many elements, for `mla_decode`, which has one form of workgroups.
+    /// Cache of latents with this many elements, for `mla_decode`, which has one form of workgroups.
     Latents(u32),
 }
 
 impl SplitCache {
-    /// f32 of a partition's output of one head.
+    /// Number of f32 of a partition's output for one head.
     fn width(self) -> u32 {
         match self {
             Self::Heads(shape) => shape.head_dim,
@@ -68,13 +68,13 @@ impl SplitCache {
     }
 }
 
-/// Splits the rows of one attention on one device.
+/// Plans the splits of the rows of one attention on one device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SplitPlanner {
     profile: DeviceProfile,
     cache: SplitCache,
     num_heads: u32,
-    /// Keys of a partition, if the step must not decide on it.
+    /// Number of keys of a partition, if it must not depend on the step.
     fixed: u32,
 }
 
@@ -87,8 +87,8 @@ impl SplitPlanner {
         Self { fixed: planner.least(longest, profile.binding_bytes / 2), ..planner }
     }
 
-    /// Fewest keys of a partition with which [`FEW_ROWS`] rows of `longest` keys stay within `budget` bytes, or one row if that
-    /// takes more than [`LONG_PARTITION`]: [`PARTITION`], or a power of two above it.
+    /// Minimum number of keys of a partition with which [`FEW_ROWS`] rows of `longest` keys stay within `budget`
+    /// bytes, or one row if that takes more than [`LONG_PARTITION`]: [`PARTITION`], or a power of two above it.
     fn least(&self, longest: u32, budget: u64) -> u32 {
         let of = |rows: u64| {
             let most = self.partitions_within(rows, budget);
@@ -97,19 +97,19 @@ impl SplitPlanner {
         u32::try_from(of(FEW_ROWS).min(LONG_PARTITION.max(of(1)))).unwrap_or(1 << 31)
     }
 
-    /// Partitions of each of `rows` rows whose results take at most `budget` bytes, at least 1.
+    /// Number of partitions per row with which the results of `rows` rows take at most `budget` bytes, at least 1.
     fn partitions_within(&self, rows: u64, budget: u64) -> u64 {
         // A row that is not cut at its begin has one more.
         (budget / (rows * self.bytes_of_row(1)).max(1)).saturating_sub(1).max(1)
     }
 
-    /// Bytes that the partitions of [`FEW_ROWS`] rows may take.
+    /// Number of bytes that the partitions of [`FEW_ROWS`] rows may take on this device.
     fn budget(&self) -> u64 {
         BUDGET.min(self.profile.binding_bytes)
     }
 
-    /// Returns the number of keys of a partition that no step decides on: [`PARTITION`], or the power of two above it with which
-    /// the longest rows fit the device.
+    /// Returns the number of keys of a partition that does not depend on the step: [`PARTITION`], or the power of two
+    /// above it with which the longest rows fit the device.
     #[must_use]
     pub fn fixed(&self) -> u32 {
         self.fixed
@@ -124,7 +124,8 @@ impl SplitPlanner {
         }
     }
 
-    /// Splits rows that attend all that they see, in partitions of `fixed` keys if the rows of a step must not decide on it.
+    /// Splits rows that attend to all keys they see, in partitions of `fixed` keys if the size must not depend on the
+    /// step.
     #[must_use]
     pub fn all(&self, rows: &[DecodeRow], fixed: Option<u32>) -> SplitPlan {
         let keys = || rows.iter().map(DecodeRow::keys);
@@ -137,8 +138,8 @@ impl SplitPlanner {
         SplitPlan::of(lanes, size, rows)
     }
 
-    /// Splits `rows` that attend lists of at most `tokens` tokens, in partitions of a fixed size if the rows of a step must
-    /// not decide on it.
+    /// Splits `rows` that attend to lists of at most `tokens` tokens, in partitions of a fixed size if the size must
+    /// not depend on the step.
     #[must_use]
     pub fn listed(&self, rows: &[DecodeRow], tokens: u32, fixed: Option<u32>) -> SplitPlan {
         let keys = || rows.iter().map(|row| row.len.min(tokens));
@@ -150,7 +151,7 @@ impl SplitPlanner {
         SplitPlan { lanes, partition_size, max_partitions: partitions(partition_size, 0, longest).max(1) }
     }
 
-    /// Splits rows over two caches, of at most `longest` keys in both.
+    /// Splits rows over two caches, which hold at most `longest` keys together.
     #[must_use]
     pub fn latents(&self, longest: u32) -> SplitPlan {
         let partition_size = self.least(longest, self.budget());
@@ -186,8 +187,8 @@ impl SplitPlanner {
         most(longest).min((partitions(least, 0, longest) + 1).max(most(fitting)))
     }
 
-    /// The fastest form, and the size of its partitions, for rows that attend `sum` keys in all, `longest` of them in one row.
-    /// `most` gives their most partitions of [`PARTITION`] keys.
+    /// Returns the fastest form and the size of its partitions, for rows that attend `sum` keys in all, `longest` of
+    /// them in one row. `most` returns the maximum number of partitions of [`PARTITION`] keys.
     fn fastest(&self, sum: u64, longest: u32, most: impl Fn() -> u32) -> (Lanes, u32) {
         let (lanes, least) = (self.lanes(sum), self.least(longest, self.budget()));
         let SplitCache::Heads(shape) = &self.cache else { return (lanes, least) };
@@ -199,7 +200,7 @@ impl SplitPlanner {
         (lanes, if large { size.max(least) } else { size })
     }
 
-    /// Returns the rows of one dispatch, of at most `max_partitions` partitions each; at least 1.
+    /// Returns the maximum number of rows of one dispatch, of at most `max_partitions` partitions each; at least 1.
     #[must_use]
     pub fn rows_together(&self, max_partitions: u32) -> usize {
         let rows = self.dispatch_bytes(max_partitions) / self.bytes_of_row(max_partitions).max(1);
@@ -214,7 +215,8 @@ impl SplitPlanner {
         usize::try_from(bytes / 4 / u64::from(self.cache.width()).max(1)).unwrap_or(usize::MAX)
     }
 
-    /// Bytes of the partitions of a dispatch of rows of at most `max_partitions`; no less for more partitions.
+    /// Number of bytes of the partitions of a dispatch of rows of at most `max_partitions`, which does not fall as
+    /// partitions become more.
     fn dispatch_bytes(&self, max_partitions: u32) -> u64 {
         let row = self.bytes_of_row(max_partitions);
         let many = if self.profile.software { SOFTWARE_DISPATCH_BYTES } else { DISPATCH_BYTES };
@@ -226,34 +228,34 @@ impl SplitPlanner {
         u64::from(self.num_heads) * u64::from(max_partitions) * u64::from(self.cache.width()) * 4
     }
 
-    /// Splits the keys of `tiles` tiles of a prompt, which see `keys` keys, among workgroups.
+    /// Returns the split, among workgroups, of the `keys` keys that `tiles` tiles of a prompt attend to.
     #[must_use]
-    pub fn parts(&self, tiles: u32, keys: u32) -> KeyParts {
+    pub fn parts(&self, tiles: u32, keys: u32) -> KeySplit {
         if self.profile.software {
-            return KeyParts::default();
+            return KeySplit::default();
         }
-        KeyParts::of(&self.profile.tuning, self.num_heads * tiles, keys)
+        KeySplit::of(&self.profile.tuning, self.num_heads * tiles, keys)
     }
 }
 
-/// Parts of the keys of tiles, which different workgroups attend.
+/// Split of the keys that tiles of a prompt attend to: different workgroups attend to its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeyParts {
-    /// Parts, at least 1.
+pub struct KeySplit {
+    /// Number of parts, at least 1.
     pub count: u32,
-    /// Keys of each, from position 0 on; `u32::MAX` if there is one.
+    /// Number of keys of each part, from position 0 on; `u32::MAX` if there is one part.
     pub keys: u32,
 }
 
-impl Default for KeyParts {
+impl Default for KeySplit {
     /// All keys in one part.
     fn default() -> Self {
         Self { count: 1, keys: u32::MAX }
     }
 }
 
-impl KeyParts {
-    /// Parts for `workgroups` workgroups without any, whose rows see `keys` keys.
+impl KeySplit {
+    /// Returns the split of `keys` keys if there are `workgroups` workgroups without one.
     fn of(tuning: &Tuning, workgroups: u32, keys: u32) -> Self {
         let count = (tuning.tiles / workgroups.max(1)).min(keys / tuning.min_part_keys);
         if count <= 1 {
@@ -265,9 +267,10 @@ impl KeyParts {
     }
 }
 
-/// Keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest power of two whose
-/// workgroups still fill the device, because long partitions leave less to merge, but at least the minimum of a workgroup.
-/// Partitions are shorter if the longest row keeps the same number of them, so that concurrent workgroups end together.
+/// Number of keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest
+/// power of two whose workgroups still fill the device, because long partitions leave less to merge, but at least the
+/// minimum of a workgroup. Partitions are shorter if the longest row keeps the same number of them, so that
+/// concurrent workgroups end together.
 fn partition_of(
     tuning: &Tuning,
     shape: &KvShape,
@@ -301,7 +304,7 @@ fn max_partitions(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes
     2 + filling.min(tiles).max(keys.div_ceil(tuning.max_partition))
 }
 
-/// Workgroups that fill the device.
+/// Number of workgroups that fill the device.
 fn enough(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
     let workgroups = &tuning.decode;
     u64::from(match lanes {
@@ -311,7 +314,7 @@ fn enough(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64
     })
 }
 
-/// Workgroups of a row and partition.
+/// Number of workgroups of a row and partition.
 fn workgroups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
     u64::from(shape.num_kv_heads * paged_decode::groups(shape, num_heads, lanes))
 }

@@ -100,29 +100,29 @@ pub type Listed = Vec<(String, Variant)>;
 /// Declaration of a kernel for catalogues, tests and documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
-    /// Lists variants at sizes of a model, one for each choice of modules.
+    /// Function that lists variants at sizes of a model, one for each choice of modules.
     pub listed: fn(&Sizes) -> Listed,
-    /// The variants there are, in Markdown.
+    /// The variants, described in Markdown.
     pub variants: &'static str,
     /// Bytes of storage buffers that a dispatch moves, in Markdown.
     pub bytes: &'static str,
     /// Maker of the cases of the self-test.
-    pub cases: Cases,
+    pub cases: DeclaredCases,
 }
 
 /// Maker of the cases of a kernel's self-test; without the feature `self-test` it makes none.
 #[derive(Clone, Copy, Debug)]
 pub struct Cases(#[cfg(feature = "self-test")] pub(crate) Option<crate::self_test::Cases>);
 
-impl Cases {
-    /// The maker of a crate that is built without them.
+impl DeclaredCases {
+/// The maker of kernels without cases.
     #[cfg(not(feature = "self-test"))]
     pub const NONE: Self = Self();
-    /// The maker of a crate that is built without them.
+    /// The maker of kernels without cases.
     #[cfg(feature = "self-test")]
     pub const NONE: Self = Self(None);
 
-    /// Makes cases by `cases`.
+    /// Creates a maker from the function `cases`.
     #[cfg(feature = "self-test")]
     #[must_use]
     pub const fn by(cases: crate::self_test::Cases) -> Self {

@@ -54,9 +54,9 @@ impl StepTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepGrid {
-    /// Shortest context from which the policy drops anything.
+    /// Minimum context length from which the policy drops anything, in tokens.
     pub shortest: u32,
-    /// Longest context.
+    /// Maximum context length, in tokens.
     pub longest: u32,
     /// Maximum number of sequences.
     pub sequences: u32,
@@ -120,7 +120,7 @@ impl StepGrid {
         }
         let of_rows = |rows| {
             let known = self.known(rows, times);
-            (!known.is_empty()).then(|| Step { rows, tokens: self.tokens(&known) })
+            (!known.is_empty()).then(|| CrossingRow { rows, tokens: self.tokens(&known) })
         };
         Crossing { steps: self.rows().filter_map(of_rows).collect() }
     }
@@ -150,12 +150,12 @@ impl StepGrid {
 /// Context lengths from which decode steps select blocks, by number of sequences. The default selects at any length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossing {
-    steps: Vec<Step>,
+    steps: Vec<CrossingRow>,
 }
 
 /// Length from which steps of at least `rows` sequences select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
+struct CrossingRow {
     rows: u32,
     /// Length in tokens; `None` if selection pays at no length.
     tokens: Option<u32>,
@@ -165,7 +165,7 @@ impl Crossing {
     /// A crossing for steps that are always dense.
     #[must_use]
     pub fn never() -> Self {
-        Self { steps: vec![Step { rows: 1, tokens: None }] }
+        Self { steps: vec![CrossingRow { rows: 1, tokens: None }] }
     }
 
     /// Whether steps are always dense.
@@ -193,7 +193,7 @@ impl Crossing {
         if self.steps.is_empty() {
             return 0;
         }
-        let pays = |(index, step): (usize, &Step)| {
+        let pays = |(index, step): (usize, &CrossingRow)| {
             let tokens = step.tokens?;
             let rows = lengths.clone().filter(|len| *len >= tokens).count();
             let more = self.steps.get(index + 1).is_some_and(|more| rows >= more.rows as usize);
@@ -228,7 +228,7 @@ impl fmt::Display for Crossing {
         if self.is_never() {
             return f.write_str("dense at any length");
         }
-        for (index, Step { rows, tokens }) in self.steps.iter().enumerate() {
+        for (index, CrossingRow { rows, tokens }) in self.steps.iter().enumerate() {
             f.write_str(if index == 0 { "dense " } else { ", " })?;
             match tokens {
                 Some(tokens) => write!(f, "below {}", grouped(*tokens))?,

@@ -8,7 +8,7 @@ use crate::sequence::Status;
 
 /// A prefetch request: blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PrefetchWish {
+pub struct PrefetchRequest {
     /// The sequence.
     pub seq: SeqId,
     /// Number of steps ahead: 1 is the next step.
@@ -86,8 +86,8 @@ impl Scheduler {
     /// `prefetch_ahead` steps. Running sequences already have their blocks on the device, and loads under way are not
     /// requested again.
     #[must_use]
-    pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {
-        let mut wishes: Vec<PrefetchWish> = Vec::new();
+    pub fn prefetch_requests(&self, prefetch_ahead: u32) -> Vec<PrefetchRequest> {
+        let mut requests: Vec<PrefetchRequest> = Vec::new();
         let mut seen = FxHashSet::default();
         for (batch, seqs) in (1..).zip(self.forecast(prefetch_ahead)) {
             for seq in seqs {
@@ -102,11 +102,11 @@ impl Scheduler {
                 let usable = ((found.num_tokens - 1) / size) as usize;
                 let blocks = found.chain.hashes()[(start / size) as usize..usable].to_vec();
                 if !blocks.is_empty() {
-                    let position = u32::try_from(wishes.len()).expect("fewer wishes than sequences");
-                    wishes.push(PrefetchWish { seq, batch, position, start, blocks });
+                    let position = u32::try_from(requests.len()).expect("fewer requests than sequences");
+                    requests.push(PrefetchRequest { seq, batch, position, start, blocks });
                 }
             }
         }
-        wishes
+        requests
     }
 }

@@ -52,10 +52,10 @@ impl PlacementConfig {
 /// Load of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Load {
+pub struct ReplicaLoad {
     /// Number of requests.
     pub requests: u32,
-    /// Number of prompt tokens that it has still to compute.
+    /// Number of prompt tokens that the replica has still to compute.
     pub prefill_tokens: u64,
     /// Number of prompt tokens of its requests, computed or not.
     pub kv_tokens: u64,
@@ -73,14 +73,14 @@ pub struct Placed {
     pub ticket: Ticket,
     /// The replica that was chosen.
     pub replica: ReplicaId,
-    /// Leading prompt tokens that are expected to be held there.
+    /// Number of leading prompt tokens that are expected to be cached at the replica.
     pub cached_tokens: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Replica {
     serves: bool,
-    load: Load,
+    load: ReplicaLoad,
 }
 
 /// A request that has not ended.
@@ -116,7 +116,7 @@ impl Placement {
     pub fn new(num_replicas: u32, config: PlacementConfig) -> Self {
         Self {
             config,
-            replicas: vec![Replica { serves: true, load: Load::default() }; num_replicas as usize],
+            replicas: vec![Replica { serves: true, load: ReplicaLoad::default() }; num_replicas as usize],
             held: PrefixIndex::new(num_replicas),
             expected: PrefixIndex::new(num_replicas),
             claims: FxHashMap::default(),
@@ -200,8 +200,8 @@ impl Placement {
         Placed { ticket, replica, cached_tokens }
     }
 
-    /// Reports that the prompt of a request has been computed, whose blocks are known from events by then. A request
-    /// that has ended is ignored.
+    /// Reports that the prompt of a request has been computed, so that events now name its blocks. A request that has
+    /// ended is ignored.
     pub fn prefilled(&mut self, ticket: Ticket) {
         let Some(open) = self.open.get_mut(&ticket) else { return };
         let (replica, claims) = (open.replica, std::mem::take(&mut open.claims));
@@ -264,7 +264,7 @@ impl Placement {
 
     /// The work of a replica.
     #[must_use]
-    pub fn load(&self, replica: ReplicaId) -> Load {
+    pub fn load(&self, replica: ReplicaId) -> ReplicaLoad {
         self.replicas[replica.index()].load
     }
 

@@ -5,7 +5,7 @@ use kvblock::{PrefixHit, SeqId, SlotRequest};
 use crate::plan::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::Status;
-use crate::waiting::Place;
+use crate::waiting::QueuePlace;
 
 impl Scheduler {
     /// The tokens to load for a sequence after its prefix hit; `None` when there are none.
@@ -95,7 +95,7 @@ impl Scheduler {
 
     /// Frees the blocks of the last waiting sequence that holds loaded blocks after `place` in the queue, for a sequence that
     /// cannot continue although no other one runs. Without this, loaded sequences could keep it waiting forever.
-    pub(crate) fn reclaim_from_waiting(&mut self, place: Option<Place>) -> bool {
+    pub(crate) fn reclaim_from_waiting(&mut self, place: Option<QueuePlace>) -> bool {
         let Some(victim) = self.waiting.last_loaded(place) else { return false };
         self.cache.free(victim);
         let found = self.sequence_mut(victim);

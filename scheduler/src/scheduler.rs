@@ -15,7 +15,7 @@ use crate::pace::Concurrency;
 use crate::plan::Slice;
 use crate::request::{Finished, Request};
 use crate::sequence::{Sequence, Status};
-use crate::waiting::{Place, WaitingQueue};
+use crate::waiting::{QueuePlace, WaitingQueue};
 
 /// Number of requests in the window of [`PrefixStats::recent`].
 const STATS_WINDOW: usize = 1000;
@@ -213,7 +213,7 @@ impl Scheduler {
         let place = match (self.config.policy, end) {
             (Policy::Fcfs, Enqueue::Back) => self.waiting.back(seq.id),
             (Policy::Fcfs, Enqueue::Front) => self.waiting.front(seq.id),
-            (Policy::Priority { .. }, _) => Place::of_rank(seq.rank()),
+            (Policy::Priority { .. }, _) => QueuePlace::of_rank(seq.rank()),
         };
         self.waiting.insert(place);
         seq.place = Some(place);

@@ -5,7 +5,7 @@ use kvblock::{HashChain, SeqContent, SeqId, TokenId};
 use crate::host::SavedTables;
 use crate::plan::Slice;
 use crate::request::{Finished, Request};
-use crate::waiting::Place;
+use crate::waiting::QueuePlace;
 use crate::{Ending, Phase};
 
 /// Status of a sequence.
@@ -26,14 +26,14 @@ pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) status: Status,
     /// Place of the sequence in the waiting queue; `None` while it runs.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<QueuePlace>,
     /// The request; its prompt moved to `tokens`.
     pub(crate) request: Request,
     /// Priority with age, and order of arrival of the request.
     order: (i64, u64),
     /// Confirmed tokens, then drafts.
     pub(crate) tokens: Vec<TokenId>,
-    /// Confirmed tokens.
+    /// Number of confirmed tokens.
     pub(crate) num_tokens: u32,
     pub(crate) prompt_len: u32,
     /// Number of tokens whose KV is in the blocks, or will be once the step in flight completes.

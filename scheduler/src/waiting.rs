@@ -7,13 +7,13 @@ use kvblock::SeqId;
 
 /// Place of a sequence in the queue; the least is served first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     level: i64,
     arrival: u64,
     seq: SeqId,
 }
 
-impl Place {
+impl QueuePlace {
     /// The place that the priority policy gives a sequence.
     pub(crate) const fn of_rank((level, arrival, seq): (i64, u64, SeqId)) -> Self {
         Self { level, arrival, seq }
@@ -23,9 +23,9 @@ impl Place {
 /// Waiting sequences in the order of service. Every change is O(log sequences).
 #[derive(Default, Debug)]
 pub(crate) struct WaitingQueue {
-    places: BTreeSet<Place>,
+    places: BTreeSet<QueuePlace>,
     /// Places of sequences that hold blocks which were loaded while they waited.
-    loaded: BTreeSet<Place>,
+    loaded: BTreeSet<QueuePlace>,
     /// Levels of the sequences that were queued last at the front and at the back.
     front: i64,
     back: i64,
@@ -33,28 +33,28 @@ pub(crate) struct WaitingQueue {
 
 impl WaitingQueue {
     /// A place before all others, under FCFS.
-    pub(crate) fn front(&mut self, seq: SeqId) -> Place {
+    pub(crate) fn front(&mut self, seq: SeqId) -> QueuePlace {
         self.front -= 1;
-        Place { level: self.front, arrival: 0, seq }
+        QueuePlace { level: self.front, arrival: 0, seq }
     }
 
     /// A place after all others, under FCFS.
-    pub(crate) fn back(&mut self, seq: SeqId) -> Place {
+    pub(crate) fn back(&mut self, seq: SeqId) -> QueuePlace {
         self.back += 1;
-        Place { level: self.back, arrival: 0, seq }
+        QueuePlace { level: self.back, arrival: 0, seq }
     }
 
-    pub(crate) fn insert(&mut self, place: Place) {
+    pub(crate) fn insert(&mut self, place: QueuePlace) {
         assert!(self.places.insert(place), "{place:?} is taken");
     }
 
-    pub(crate) fn remove(&mut self, place: Place) {
+    pub(crate) fn remove(&mut self, place: QueuePlace) {
         assert!(self.places.remove(&place), "nobody waits at {place:?}");
         self.loaded.remove(&place);
     }
 
     /// Notes whether the sequence at `place` holds blocks that were loaded.
-    pub(crate) fn set_loaded(&mut self, place: Place, loaded: bool) {
+    pub(crate) fn set_loaded(&mut self, place: QueuePlace, loaded: bool) {
         if loaded {
             self.loaded.insert(place)
         } else {
@@ -63,13 +63,13 @@ impl WaitingQueue {
     }
 
     /// The first sequence after `place`, or the first of all.
-    pub(crate) fn next(&self, place: Option<Place>) -> Option<(Place, SeqId)> {
+    pub(crate) fn next(&self, place: Option<QueuePlace>) -> Option<(QueuePlace, SeqId)> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.places.range((behind, Bound::Unbounded)).next().map(|&place| (place, place.seq))
     }
 
     /// The last sequence with loaded blocks after `place`, or of all.
-    pub(crate) fn last_loaded(&self, place: Option<Place>) -> Option<SeqId> {
+    pub(crate) fn last_loaded(&self, place: Option<QueuePlace>) -> Option<SeqId> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.loaded.range((behind, Bound::Unbounded)).next_back().map(|place| place.seq)
     }

@@ -25,7 +25,7 @@ pub mod vertical_slash;
 pub use crate::blocks::{block_tokens, num_blocks};
 pub use deployment::{Deployment, PrefetchSettings};
 pub use each_query::Retrieved;
-pub(crate) use each_query::{Step, retrieve, select_each_query};
+pub(crate) use each_query::{QueryStep, retrieve, select_each_query};
 pub use flashprefill::Energies;
 pub use ranking::{ByCompressed, ByDigests, ByHashes, DigestKind, Ranking};
 

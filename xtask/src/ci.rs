@@ -14,7 +14,7 @@ use crate::tree;
 
 /// One run of cargo.
 #[derive(Debug, PartialEq, Eq)]
-struct Step {
+struct CargoRun {
     args: Vec<String>,
     /// Environment variables with their values, for this run only.
     variables: Vec<(&'static str, String)>,
@@ -82,7 +82,7 @@ const ELSEWHERE: [&str; 4] =
     ["aarch64-apple-darwin", "x86_64-apple-darwin", "x86_64-pc-windows-gnu", "x86_64-pc-windows-msvc"];
 
 /// Checks of the libraries for other systems. The programs compile C too, for which few machines have the compilers.
-fn elsewhere(installed: &str) -> Vec<Step> {
+fn elsewhere(installed: &str) -> Vec<CargoRun> {
     let is_installed = |target: &&str| installed.lines().any(|line| line == *target);
     ELSEWHERE
         .into_iter()
@@ -108,13 +108,13 @@ fn portable() -> Result<()> {
     Ok(())
 }
 
-fn step(line: &str) -> Step {
-    Step { args: line.split(' ').map(String::from).collect(), variables: Vec::new() }
+fn step(line: &str) -> CargoRun {
+    CargoRun { args: line.split(' ').map(String::from).collect(), variables: Vec::new() }
 }
 
 /// Checks that come before all tests: those that fail most often. If the crates are linted, the format has been
 /// checked too.
-fn first(linted: bool) -> Vec<Step> {
+fn first(linted: bool) -> Vec<CargoRun> {
     if linted {
         return Vec::new();
     }
@@ -125,7 +125,7 @@ fn first(linted: bool) -> Vec<Step> {
 }
 
 /// The documentation of all libraries.
-fn docs(clippy: impl IntoIterator<Item = (&'static str, String)>) -> Step {
+fn docs(clippy: impl IntoIterator<Item = (&'static str, String)>) -> CargoRun {
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let mut docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     docs.variables.push(("RUSTDOCFLAGS", "-D warnings".into()));
@@ -148,7 +148,7 @@ fn as_clippy() -> Option<[(&'static str, String); 2]> {
 /// The lints of all crates of [`ALONE`], without any of their features and with all of them. Alone, each would check the
 /// dependencies that they share once more. What another of them enables in a dependency, a crate may miss unseen here: builds of
 /// one crate find that.
-fn together() -> [Step; 2] {
+fn together() -> [CargoRun; 2] {
     let mut packages: Vec<_> = ALONE.iter().map(|(package, _)| format!("--package {package}")).collect();
     packages.dedup();
     let with =
@@ -162,12 +162,12 @@ fn together() -> [Step; 2] {
 }
 
 /// The lints of one crate by itself.
-fn alone((package, features): &(&str, &str)) -> Step {
+fn alone((package, features): &(&str, &str)) -> CargoRun {
     let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
     step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
 }
 
-impl Step {
+impl CargoRun {
     /// Runs it, with what it prints going where `output` says; what is kept is shown at the end.
     fn run(&self, output: fn() -> Stdio) -> Result<()> {
         let line = self.line();
@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn targets_of_other_systems_are_checked_if_they_are_installed() {
-        let lines = |installed| elsewhere(installed).iter().map(Step::line).collect::<Vec<_>>().join("\n");
+        let lines =
+            |installed| elsewhere(installed).iter().map(CargoRun::line).collect::<Vec<_>>().join("\n");
         assert_eq!(lines("x86_64-unknown-linux-gnu\n"), "");
         insta::assert_snapshot!(
             lines("x86_64-pc-windows-gnu\nx86_64-unknown-linux-gnu\n"),

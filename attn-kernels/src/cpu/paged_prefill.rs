@@ -24,7 +24,7 @@ pub fn paged_prefill(
     let head_dim = cache.shape.head_dim as usize;
     for tile in tiles {
         let table = &tables[tile.table as usize..];
-        let rows = Rows { cache, params, q, table, tile, options };
+        let rows = TileRows { cache, params, q, table, tile, options };
         for row in 0..tile.rows {
             for head in 0..params.num_heads as usize {
                 let keys = rows.keys(row, head);
@@ -44,8 +44,8 @@ pub fn paged_prefill(
     }
 }
 
-/// Rows of a tile, counted from its first.
-struct Rows<'a> {
+/// Attention of the rows of one tile; rows are counted from the tile's first.
+struct TileRows<'a> {
     cache: &'a PagedKv<'a>,
     params: &'a PagedPrefillParams,
     q: &'a [f32],
@@ -54,7 +54,7 @@ struct Rows<'a> {
     options: &'a Options<'a>,
 }
 
-impl Rows<'_> {
+impl TileRows<'_> {
     fn kv_head(&self, head: usize) -> usize {
         head / (self.params.num_heads / self.params.num_kv_heads) as usize
     }
@@ -64,7 +64,7 @@ impl Rows<'_> {
         &self.q[((self.tile.row + row) * self.params.q_stride) as usize + head * head_dim..][..head_dim]
     }
 
-    /// Keys that a row sees in this dispatch, `(index, position)`, by their index in the order of attention.
+    /// Returns the keys that a row sees in this dispatch, `(index, position)`, by their index in the order of attention.
     fn keys(&self, row: u32, head: usize) -> Vec<(usize, usize)> {
         let position = self.tile.position + row;
         let list = (self.tile.list * self.params.num_kv_heads) as usize + self.kv_head(head);
@@ -79,8 +79,8 @@ impl Rows<'_> {
         self.options.logit(f64::from(self.params.scale) * product, head, distance)
     }
 
-    /// Indices of the keys that `rows` skip together: no row has a score that is at least its largest earlier score plus its
-    /// threshold.
+    /// Returns the indices of the keys that all `rows` skip: for no row, a score of the tile reaches the row's
+    /// largest earlier score plus its threshold.
     fn dropped(&self, rows: Range<u32>, head: usize, skip: SkipTiles) -> BTreeSet<usize> {
         let mut peaks = vec![f64::NEG_INFINITY; rows.len()];
         let seen: Vec<Vec<(usize, usize)>> = rows.clone().map(|row| self.keys(row, head)).collect();

@@ -9,17 +9,17 @@ use crate::Params;
 
 /// Buffers of a kernel by name, in the order of its bindings; [`bindings!`](crate::bindings) declares them.
 pub trait Bindings {
-    /// The parameter block of the same kernel.
+    /// Parameter block of the same kernel.
     type Params: Params;
 
-    /// The buffers that are there, with the names that the kernel has for them.
+    /// Returns the bound buffers, with their names in the kernel.
     fn bound(self) -> BoundList;
 }
 
-/// Named bindings of a dispatch: hardly a kernel has more.
+/// Named bindings of a dispatch, inline up to the number that most kernels have.
 pub type BoundList = SmallVec<[(&'static str, Bound); 9]>;
 
-/// A buffer of `T`s, the part of one from an element on, or an image, bound to a kernel.
+/// A buffer of `T`s, the part of a buffer from an element on, or an image, as bound to a kernel.
 #[derive(Debug)]
 pub struct Bind<T> {
     bound: Bound,
@@ -29,33 +29,33 @@ pub struct Bind<T> {
 /// A binding without its element type.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    pub(super) source: Source,
-    /// Offset in bytes.
+    pub(super) source: BoundMemory,
+    /// Offset of the binding in its buffer, in bytes.
     pub(super) offset: u64,
 }
 
-/// Memory of a binding.
+/// Memory of a binding: a buffer or an image.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum BoundMemory {
     Buffer(Raw),
     Image(RawImage),
 }
 
 impl Bound {
-    /// Tells bindings of one device apart.
+    /// Numbers that distinguish bindings of one device.
     pub(super) fn key(&self) -> [u64; 2] {
         let id = match &self.source {
-            Source::Buffer(raw) => raw.id(),
-            Source::Image(image) => image.id(),
+            BoundMemory::Buffer(raw) => raw.id(),
+            BoundMemory::Image(image) => image.id(),
         };
         [id, self.offset]
     }
 
-    /// The buffer, if it is one.
+    /// Returns the bound buffer; `None` for an image.
     pub(super) fn buffer(&self) -> Option<&Raw> {
         match &self.source {
-            Source::Buffer(raw) => Some(raw),
-            Source::Image(_) => None,
+            BoundMemory::Buffer(raw) => Some(raw),
+            BoundMemory::Image(_) => None,
         }
     }
 }
@@ -67,10 +67,10 @@ impl<T> Clone for Bind<T> {
 }
 
 impl<T> Bind<T> {
-    /// Binds `buffer` from `offset` bytes on; a multiple of the device's `min_storage_buffer_offset_alignment`.
+    /// Binds `buffer` from `offset` bytes on, a multiple of the device's `min_storage_buffer_offset_alignment`.
     #[must_use]
     pub fn at(buffer: &Raw, offset: u64) -> Self {
-        let source = Source::Buffer(buffer.clone());
+        let source = BoundMemory::Buffer(buffer.clone());
         Self { bound: Bound { source, offset }, element: PhantomData }
     }
 
@@ -94,7 +94,7 @@ impl<T> Buf<T> {
         Bind::at(self.raw(), 0)
     }
 
-    /// Binds the elements from number `first` on, whose place in bytes is a multiple of the device's
+    /// Binds the elements from number `first` on, whose offset in bytes is a multiple of the device's
     /// `min_storage_buffer_offset_alignment`.
     #[must_use]
     pub fn bind_from(&self, first: usize) -> Bind<T> {

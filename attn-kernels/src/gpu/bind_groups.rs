@@ -1,6 +1,6 @@
-//! Bind groups, cached: a steady step makes none. What a dispatch binds is checked when its group is made.
+//! Cache of bind groups: a steady step makes none. Bindings of a dispatch are checked when their group is made.
 
-use super::bind::{Bound, Source};
+use super::bind::{Bound, BoundMemory};
 use super::pass::Dispatch;
 use super::pipeline::BindGroupKey;
 use super::{Gpu, GpuError, Raw};
@@ -50,7 +50,7 @@ impl Gpu {
         }))
     }
 
-    /// Refuses bindings that wgpu would not bind, by kernel and binding.
+    /// Refuses bindings that wgpu would not accept, and names the kernel and the binding.
     fn check_bindings(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
         let limits = self.device.limits();
         let limit = limits.max_storage_buffer_binding_size;
@@ -96,12 +96,12 @@ impl Gpu {
     }
 }
 
-/// A binding as wgpu takes it.
+/// Converts a binding to wgpu's type.
 fn resource(bound: &Bound, access: Access) -> wgpu::BindingResource<'_> {
     let window = (access == Access::Window).then_some(u64::from(WINDOW_BYTES));
     match &bound.source {
-        Source::Image(image) => wgpu::BindingResource::TextureView(image.view()),
-        Source::Buffer(raw) => wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+        BoundMemory::Image(image) => wgpu::BindingResource::TextureView(image.view()),
+        BoundMemory::Buffer(raw) => wgpu::BindingResource::Buffer(wgpu::BufferBinding {
             buffer: raw.wgpu(),
             offset: bound.offset,
             size: window.and_then(wgpu::BufferSize::new),

@@ -6,24 +6,23 @@ use super::{Buf, Fault, Gpu, GpuError, GpuOptions, Raw, best_level, check_limits
 use bytemuck::Pod;
 use std::sync::Arc;
 
-/// A pass with its parameters and bind groups on the device: it can be encoded any number of times, and nothing is
-/// allocated then.
+/// Pass with its parameters and bind groups on the device. It can be encoded any number of times without allocations.
 #[derive(Debug)]
 pub struct Prepared {
     label: &'static str,
-    steps: Vec<Step>,
+    steps: Vec<PreparedStep>,
 }
 
 #[derive(Debug)]
-enum Step {
+enum PreparedStep {
     Dispatch { dispatch: Dispatch, group: wgpu::BindGroup },
     Copy { from: Raw, from_at: u64, to: Raw, to_at: u64, bytes: u64 },
 }
 
 impl Gpu {
-    /// Runs on a device that the caller opened on `adapter`; kernels use the features that it was opened with. Errors that
-    /// arrive outside a call go to the caller's own handler. Of `options`, level, checks
-    /// and text count.
+    /// Opens kernels on a device that the caller opened on `adapter`; kernels use the features that it was opened
+    /// with. Errors that arrive outside a call go to the caller's own handler. Only level, checks and text of
+    /// `options` are used.
     ///
     /// # Errors
     /// A device under the limits that every kernel needs: WebGPU's defaults; one that does not run a first kernel.
@@ -40,7 +39,7 @@ impl Gpu {
         Self::new(device, queue, info, level, options, Arc::new(Fault::default())).with_matrices(size)
     }
 
-    /// A buffer of the caller's, to be bound: as many whole elements of `T` as it holds.
+    /// Wraps a buffer of the caller for binding, as the whole elements of `T` that it holds.
     ///
     /// # Errors
     /// [`GpuError::Usage`] where it was not made for storage.
@@ -73,10 +72,10 @@ impl Gpu {
         let steps = pass.commands.into_iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => {
                 let group = self.make_bind_group(&dispatch, &params);
-                Some(group.map(|group| Step::Dispatch { dispatch, group }))
+                Some(group.map(|group| PreparedStep::Dispatch { dispatch, group }))
             }
             Command::Copy { from, from_at, to, to_at, bytes } => {
-                Some(Ok(Step::Copy { from, from_at, to, to_at, bytes }))
+                Some(Ok(PreparedStep::Copy { from, from_at, to, to_at, bytes }))
             }
             // Submissions are the caller's.
             Command::Cut | Command::Hold | Command::Split => None,
@@ -88,7 +87,7 @@ impl Gpu {
 impl Prepared {
     /// Records the work after the commands that `encoder` already holds.
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
-        let is_copy = |step: &Step| matches!(step, Step::Copy { .. });
+        let is_copy = |step: &PreparedStep| matches!(step, PreparedStep::Copy { .. });
         for run in self.steps.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
             if !is_copy(&run[0]) {
                 let descriptor =
@@ -102,7 +101,7 @@ impl Prepared {
     }
 }
 
-impl Step {
+impl PreparedStep {
     fn dispatch(&self, compute: &mut wgpu::ComputePass<'_>) {
         if let Self::Dispatch { dispatch, group } = self {
             let [x, y, z] = dispatch.workgroups;

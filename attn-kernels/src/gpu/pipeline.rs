@@ -1,4 +1,5 @@
-//! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and their compiled forms of drivers.
+//! Compiled kernels, cached by variant. It is the only place with `unsafe`: for modules without checks, and for
+//! compiled forms from drivers.
 
 use super::compiler::Counts;
 use super::{Checks, Gpu, GpuError};
@@ -14,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// A kernel that is compiled, or will be by the time that it runs.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// All that compiles it, until a thread begins to.
-    source: Mutex<Option<Source>>,
-    /// Result of its compilation: the kernel, or the compiler's words.
+    /// Input of the compilation, until a thread begins it.
+    source: Mutex<Option<KernelText>>,
+    /// Result of the compilation: the kernel, or the compiler's message.
     raw: OnceLock<Result<wgpu::ComputePipeline, String>>,
-    /// Whether a submission runs it.
+    /// Whether a submission runs the kernel.
     runs: AtomicBool,
     pub(super) layout: wgpu::BindGroupLayout,
     pub(super) layout_id: u64,
@@ -26,13 +27,13 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The variant that it was compiled from.
+    /// The variant from which the pipeline was compiled.
     #[must_use]
     pub fn variant(&self) -> &Variant {
         &self.variant
     }
 
-    /// Waits until it is compiled.
+    /// Waits until the pipeline is compiled.
     ///
     /// # Errors
     /// [`GpuError::Compile`].
@@ -51,7 +52,7 @@ impl Pipeline {
         self.raw.wait().as_ref().map_err(compile)
     }
 
-    /// Compiles it, unless a thread has begun to.
+    /// Compiles the pipeline, unless a thread has begun to.
     fn compile(&self) {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(source) = source else { return };
@@ -73,16 +74,16 @@ pub(super) struct BindGroupKey(pub(super) SmallVec<[u64; 18]>);
 #[derive(Debug, Default)]
 pub(super) struct PipelineCache {
     pipelines: FxHashMap<Variant, Arc<Pipeline>>,
-    /// Kernels with equal interfaces share a layout, and with it bind groups.
+    /// Layouts by interface: kernels with equal interfaces share a layout, and with it bind groups.
     layouts: FxHashMap<(usize, Vec<Access>), (u64, wgpu::BindGroupLayout)>,
 }
 
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// A variant. It is compiled once, on a thread of the device, possibly concurrently with others, or by the first user that
-    /// waits for it before such a thread has begun. A software driver has no such threads: four of ten kernels that engines
-    /// request there never run, because their prompts are short and their rows few.
+    /// Returns the pipeline of a variant, which is compiled once: on a thread of the device, possibly concurrently
+    /// with others, or by the first user that waits for it before such a thread has begun. A software driver has no
+    /// such threads: four of ten kernels that engines request there never run.
     ///
     /// # Errors
     /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Wrong`], with the kernel's name.
@@ -113,7 +114,7 @@ impl Gpu {
         self.cached().pipelines.len()
     }
 
-    /// Names of the kernels requested so far, ascending.
+    /// Returns the names of the kernels that were requested so far, ascending.
     #[must_use]
     pub fn kernels(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.cached().pipelines.keys().map(|variant| variant.kernel.name).collect();
@@ -142,7 +143,7 @@ impl Gpu {
         let cache = self.kept.as_ref().map(|kept| kept.cache.clone());
         // A software driver makes machine code when a kernel first runs: submissions count that.
         let counts = (!self.is_cpu()).then(|| Arc::clone(&self.counts));
-        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache, counts };
+        let source = KernelText { device: self.device.clone(), wgsl, checks: self.checks, cache, counts };
         Ok(Pipeline {
             source: Mutex::new(Some(source)),
             raw: OnceLock::new(),
@@ -153,8 +154,8 @@ impl Gpu {
         })
     }
 
-    /// Refuses a variant that the driver gets wrong, whose level does not run here, or that counts on subgroups of another size:
-    /// it would compile and be wrong.
+    /// Refuses a variant that the driver computes incorrectly, whose level does not run here, or that relies on
+    /// subgroups of another size: it would compile and be wrong.
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
         let kernel = variant.kernel.name;
         let (adapter, level, checks) = (self.info.name.clone(), self.level(), self.checks);
@@ -208,16 +209,16 @@ impl Gpu {
 
 /// A kernel's text, and all else that a thread needs to compile it.
 #[derive(Debug)]
-struct Source {
+struct KernelText {
     device: wgpu::Device,
     wgsl: String,
     checks: Checks,
     cache: Option<wgpu::PipelineCache>,
-    /// Counters of the device, if they count this.
+    /// Counters of the device, if this compilation counts in them.
     counts: Option<Arc<Counts>>,
 }
 
-impl Source {
+impl KernelText {
     fn compile(&self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline, String> {
         let Self { device, wgsl, checks, cache, .. } = self;
         let Pipeline { layout, variant, .. } = pipeline;
@@ -273,7 +274,7 @@ fn level_of(wgsl: &str) -> Level {
     }
 }
 
-/// A module without run-time checks.
+/// Creates a shader module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     // SAFETY: every kernel's loops are bounded by its parameters. Indices come from three places.
@@ -291,8 +292,8 @@ fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) 
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 
-/// A cache of compiled kernels with the contents of an earlier one, or an empty one if wgpu finds the contents to be of
-/// another device or driver.
+/// Creates a cache of compiled kernels with the contents of an earlier one, or an empty one if wgpu finds the
+/// contents to be of another device or driver.
 #[expect(unsafe_code, reason = "drivers trust what they once gave out")]
 pub(super) fn kept(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some("kernels"), data, fallback: true };
@@ -301,7 +302,7 @@ pub(super) fn kept(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::Pipeline
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
-/// The token with which cooperative matrices are enabled.
+/// Returns the token with which wgpu enables cooperative matrices.
 #[expect(unsafe_code, reason = "wgpu asks for it by an unsafe constructor")]
 pub(super) fn experimental(wanted: bool) -> wgpu::ExperimentalFeatures {
     if wanted {

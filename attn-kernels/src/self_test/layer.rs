@@ -15,13 +15,13 @@ use crate::gpu::{Buf, Gpu, GpuError};
 use crate::kernel::{KvDtype, KvShape};
 use crate::rows::KvWord;
 
-/// Attention in f32: scores carry an error of about `head_dim * 2^-24` of their size, `exp` one of 3 + 2|x| units in
-/// the last place (WGSL's bound), and outputs are averages of values of size 1. Keys and values are the rounded ones on
-/// both sides, so the cache's type does not matter.
+/// Tolerance of attention in f32: scores carry an error of about `head_dim * 2^-24` of their size, `exp` one of 3 +
+/// 2|x| units in the last place (WGSL's bound), and outputs are averages of values of size 1. Keys and values are the
+/// rounded ones on both sides, so the cache's type does not matter.
 pub const ATTENTION: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 
-/// Attention through matrices: queries, values and softmax weights are rounded to f16, so that scores of some units err by some
-/// 1e-3, and so do averages of values of size 1.
+/// Tolerance of attention with cooperative matrices: queries, values and softmax weights are rounded to f16, so that
+/// scores of some units err by some 1e-3, and so do averages of values of size 1.
 pub const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 
 /// A cache of values, and the tables of its sequences.
@@ -29,15 +29,15 @@ pub const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 pub struct Layer {
     /// Shape of both caches.
     pub shape: KvShape,
-    /// Keys, as [`PagedKv`] has them.
+    /// Keys, in the layout of [`PagedKv`].
     pub k: Vec<f32>,
-    /// Values, as [`PagedKv`] has them.
+    /// Values, in the layout of [`PagedKv`].
     pub v: Vec<f32>,
     /// Physical blocks of all sequences.
     pub tables: Vec<u32>,
     /// First entry of each sequence in `tables`.
     pub table_of: Vec<u32>,
-    /// A block of no sequence.
+    /// A block that no sequence has.
     spare: u32,
 }
 
@@ -61,8 +61,8 @@ impl Layer {
         }
     }
 
-    /// Sequences of these lengths. Their contents depend on `seed` and their index alone, not on the block size, the
-    /// other sequences, or the blocks they get.
+    /// Creates sequences of these lengths. Their contents depend on `seed` and their index alone, not on the block
+    /// size, the other sequences, or the blocks they get.
     #[must_use]
     pub fn new(shape: KvShape, lens: &[u32], seed: u64) -> Self {
         let mut layer = Self::empty(shape, lens, seed);
@@ -74,7 +74,7 @@ impl Layer {
         layer
     }
 
-    /// The tables of sequences of these lengths, without contents.
+    /// Creates the block tables of sequences of these lengths, without contents.
     pub(crate) fn empty(shape: KvShape, lens: &[u32], seed: u64) -> Self {
         let blocks: Vec<u32> = lens.iter().map(|len| len.div_ceil(shape.block_size)).collect();
         let table_of = (0..lens.len()).map(|index| blocks[..index].iter().sum()).collect();
@@ -106,18 +106,18 @@ impl Layer {
         }
     }
 
-    /// Takes the blocks before the one of token `first` away from sequence `index`.
+    /// Removes the blocks before the one of token `first` from sequence `index`.
     pub fn recycle(&mut self, index: usize, first: u32) {
         let start = self.table_of[index] as usize;
         self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
-    /// Takes the blocks before the ones of these tokens away, of one token for each sequence.
+    /// Removes from each sequence the blocks before the one of its token in `firsts`.
     pub fn recycle_each(&mut self, firsts: impl Iterator<Item = u32>) {
         firsts.enumerate().for_each(|(index, first)| self.recycle(index, first));
     }
 
-    /// Blocks of the cache.
+    /// Number of blocks of the cache.
     ///
     /// # Panics
     /// Never: a layer is small.
@@ -126,13 +126,13 @@ impl Layer {
         u32::try_from(self.tables.len() + 2).expect("layers are small")
     }
 
-    /// The cache as references read it.
+    /// Returns the cache in the form that references read.
     #[must_use]
     pub fn kv(&self) -> PagedKv<'_> {
         PagedKv { shape: self.shape, k: &self.k, v: &self.v }
     }
 
-    /// K and V as the device stores them.
+    /// Returns K and V in the form that the device stores.
     #[must_use]
     pub fn words(&self) -> [Vec<u32>; 2] {
         let index: [Index; 2] = [KvShape::k_index, KvShape::v_index];
@@ -140,7 +140,7 @@ impl Layer {
         caches.map(|(cache, index)| cache_words(&self.shape, index, cache))
     }
 
-    /// K and V on the device.
+    /// Uploads K and V to the device.
     ///
     /// # Errors
     /// As [`Gpu::upload`].
@@ -151,12 +151,12 @@ impl Layer {
     }
 }
 
-/// A cache and the index of its elements.
-pub type Order<'a> = (&'a KvShape, Index);
+/// Shape of a cache, and the function that returns the index of an element.
+pub type CacheOrder<'a> = (&'a KvShape, Index);
 
-/// The elements of a cache in another order.
+/// Returns the elements of a cache in another order.
 #[must_use]
-pub fn converted(cache: &[f32], (shape, from): Order<'_>, (other, to): Order<'_>) -> Vec<f32> {
+pub fn converted(cache: &[f32], (shape, from): CacheOrder<'_>, (other, to): CacheOrder<'_>) -> Vec<f32> {
     let mut converted = vec![0.0; cache.len()];
     for_block_heads(shape, cache.len(), |block, head| {
         for (offset, dim) in
@@ -168,7 +168,7 @@ pub fn converted(cache: &[f32], (shape, from): Order<'_>, (other, to): Order<'_>
     converted
 }
 
-/// Values of a cache, in the layout of `index`, as the device stores them.
+/// Converts values of a cache, in the layout of `index`, to the words that the device stores.
 #[must_use]
 pub fn cache_words(shape: &KvShape, index: Index, cache: &[f32]) -> Vec<u32> {
     if shape.dtype != KvDtype::Int8 {
@@ -205,7 +205,7 @@ fn for_block_heads(shape: &KvShape, elements: usize, mut each: impl FnMut(usize,
     }
 }
 
-/// Values as the device stores them; of int8 see [`cache_words`].
+/// Converts values to the words that the device stores; for int8 see [`cache_words`].
 #[must_use]
 pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
     match dtype {
@@ -222,13 +222,14 @@ pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
     }
 }
 
-/// The inverse.
+/// Converts words that the device stores to values: the inverse of [`words`].
 #[must_use]
 pub fn values(dtype: KvDtype, words: &[u32]) -> Vec<f32> {
     FloatLayout::of(dtype).values(words)
 }
 
-/// Queries: `rows` rows of `stride`, the first `used` of each random, the rest NaN. Scores then spread over some units.
+/// Makes queries: `rows` rows of `stride`, the first `used` elements of each random, the rest NaN. Scores then spread
+/// over some units.
 #[must_use]
 pub fn queries(rows: usize, used: usize, stride: usize, seed: u64) -> Vec<f32> {
     let mut q = vec![f32::NAN; rows * stride];
@@ -239,7 +240,7 @@ pub fn queries(rows: usize, used: usize, stride: usize, seed: u64) -> Vec<f32> {
     q
 }
 
-/// Numbers in -1..1.
+/// Makes random numbers in -1..1.
 #[must_use]
 pub fn floats(len: usize, seed: u64) -> Vec<f32> {
     let mut rng = StdRng::seed_from_u64(seed);

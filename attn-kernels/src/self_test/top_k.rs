@@ -1,4 +1,4 @@
-//! Cases of `top_k` and of the kernels that share long rows out.
+//! Cases of `top_k` and of the kernels that divide long rows among workgroups.
 
 use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled, hostile};
@@ -12,20 +12,20 @@ use crate::kernel::top_k_transform::{self, TopKTransformParams};
 
 const PAGE: u32 = 16;
 
-/// Contents of outputs before: no position, no count.
+/// Contents of outputs before the dispatch: no valid position or count.
 const BEFORE: u32 = 77_777;
 
-/// Rows of scores with their k and their pages.
+/// Rows of scores with the k and the page table of each.
 #[derive(Clone)]
-struct Rows {
+struct ScoreRows {
     scores: Vec<f32>,
     rows: Vec<[u32; 4]>,
     table: Vec<u32>,
     params: TopKParams,
 }
 
-impl Rows {
-    /// Rows of `(scores, k)` with many ties: scores are multiples of 1/64.
+impl ScoreRows {
+    /// Makes rows of `(scores, k)` with many ties: scores are multiples of 1/64.
     fn new(spec: &Spec, usual: &[(u32, u32)], [most, most_k]: [u32; 2]) -> Self {
         let sizes = spec.list(usual, 6, |spec| (spec.number(0, 0..=most), spec.number(0, 0..=most_k)));
         let page_size = spec.one_of(PAGE, &[1, 4, PAGE, 64]);
@@ -62,7 +62,7 @@ impl Rows {
         TopKLongParams::new(&self.params, most(1), most(2))
     }
 
-    /// Peaks of all rows, and `before` for rows without a group.
+    /// Returns the peaks of all rows, and `before` for rows without a group.
     fn peaks(&self, before: u32) -> Vec<u32> {
         let stride = self.long().max_groups as usize;
         let mut all = vec![before; self.rows.len() * stride];
@@ -77,10 +77,10 @@ impl Rows {
     }
 }
 
-/// Rows with fewer groups than are selected, with more, and with one.
-fn long_rows(spec: &Spec) -> Rows {
+/// Makes rows with fewer groups than are selected, with more, and with one.
+fn long_rows(spec: &Spec) -> ScoreRows {
     let usual = [(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)];
-    Rows::new(spec, &usual, [20_000, 4096])
+    ScoreRows::new(spec, &usual, [20_000, 4096])
 }
 
 fn output(variant: &Variant) -> Output {
@@ -90,8 +90,8 @@ fn output(variant: &Variant) -> Output {
     }
 }
 
-/// Rows of random scores, all of one length and k, and what follows them: the table of pages, which is not read. Lists go to
-/// all KV heads of a batch in equal shares.
+/// Makes the timed case: rows of random scores, all of one length and k, and the table of pages, which is not read.
+/// Lists go to all KV heads of a batch in equal shares.
 fn timed(size: &Size, output: Output) -> (TopKParams, Vec<[u32; 4]>) {
     let &Size { rows, context, k, batch, cache, .. } = size;
     let (out_stride, copies) = match output {
@@ -115,8 +115,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         return vec![case.floats_of(params.rows * params.copies * params.out_stride)];
     }
     let rows =
-        Rows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
-    let case = |(what, rows): (_, Rows)| {
+        ScoreRows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
+    let case = |(what, rows): (_, ScoreRows)| {
         let want = rows.selected(output(variant));
         Case::new(what, variant, &rows.params, top_k::grid(&rows.params))
             .binding(&rows.scores)
@@ -136,7 +136,7 @@ pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
             .costs(scores_bytes(size) + 4.0 * peaks as f64, 0.0);
         return vec![case.floats_of(size.rows * size.context).binding(&rows).random(KvDtype::Int8, peaks)];
     }
-    let case = |(what, rows): (_, Rows)| {
+    let case = |(what, rows): (_, ScoreRows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
         Case::new(what, variant, &params, top_k_peaks::grid(&params))
@@ -161,7 +161,7 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let scratch = |case, len| Case::random(case, KvDtype::Int8, len);
         return vec![[peaks, chosen, kept].into_iter().fold(case, scratch).words_of(out)];
     }
-    let case = |(what, rows): (_, Rows)| {
+    let case = |(what, rows): (_, ScoreRows)| {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();
         let want = rows.selected(output(variant));
@@ -188,7 +188,7 @@ pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let case = case.binding(&vec![[0, context, k, 0]; rows as usize]);
         return vec![case.binding(&table).binding(&positions)];
     }
-    let rows = Rows::new(spec, &[(1000, 70), (30, 70), (100, 70)], [1000, 100]);
+    let rows = ScoreRows::new(spec, &[(1000, 70), (30, 70), (100, 70)], [1000, 100]);
     let before = rows.selected(Output::Positions(Transform::None));
     let TopKParams { rows: count, out_stride, page_size, .. } = rows.params;
     let params = TopKTransformParams { rows: count, out_stride, page_size };

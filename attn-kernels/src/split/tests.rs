@@ -70,7 +70,7 @@ fn partitions_of_long_contexts_stay_within_their_budget() {
 #[test]
 fn parts_fill_a_gpu_and_cover_all_keys() {
     let parts = |workgroups, keys| {
-        let KeyParts { count, keys: each } = KeyParts::of(&Tuning::H200, workgroups, keys);
+        let KeySplit { count, keys: each } = KeySplit::of(&Tuning::H200, workgroups, keys);
         assert!(
             count == 1 || ((count - 1) * each < keys && keys <= count * each),
             "{keys}: {count} of {each}"

@@ -77,7 +77,7 @@ fn steps_are_timed_until_two_in_a_row_pay_or_the_pool_ends() {
 
 #[test]
 fn sequences_select_where_as_many_as_pay_do() {
-    let step = |rows, tokens| Step { rows, tokens };
+    let step = |rows, tokens| CrossingRow { rows, tokens };
     let crossing = Crossing { steps: vec![step(1, Some(9000)), step(8, Some(3000)), step(32, None)] };
     let least = |lengths: &[u32]| crossing.least(lengths.iter().copied());
     assert_eq!(
@@ -141,7 +141,7 @@ proptest! {
         tokens in prop::collection::vec(prop::option::of(1_u32..100), 1..4),
         lengths in prop::collection::vec(1_u32..100, 0..40),
     ) {
-        let steps: Vec<Step> = ROWS.into_iter().zip(tokens).map(|(rows, tokens)| Step { rows, tokens }).collect();
+        let steps: Vec<CrossingRow> = ROWS.into_iter().zip(tokens).map(|(rows, tokens)| CrossingRow { rows, tokens }).collect();
         let least = Crossing { steps: steps.clone() }.least(lengths.iter().copied());
         let count = |least: u32| lengths.iter().filter(|len| **len >= least).count();
         let of = |count: usize| steps.iter().rev().find(|step| step.rows as usize <= count);

@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
-use attn_kernels::split::{KeyParts, SplitPlan, SplitPlanner};
+use attn_kernels::split::{KeySplit, SplitPlan, SplitPlanner};
 
 use super::attention_groups::AttentionGroup;
 use super::batch::{AttentionRows, Batch, Dense};
@@ -17,19 +17,19 @@ use crate::{DecoderConfig, KvPool, Reach};
 pub(super) struct Division {
     /// Split of the keys of rows that are attended one by one.
     pub(super) split: SplitPlan,
-    /// Parts into which the keys of tiles are split.
-    pub(super) parts: KeyParts,
+    /// Split of the keys that tiles attend to.
+    pub(super) parts: KeySplit,
 }
 
 /// Splits of a step, and the planner that makes them.
 #[derive(Debug)]
 pub(super) struct Splits {
     planner: SplitPlanner,
-    /// Partition size of rows that attend everything they see, if it must not depend on the step: reproducible rows may not
-    /// depend on the others' lengths.
+    /// Number of keys of a partition for rows that attend everything they see, if it must not depend on the step:
+    /// reproducible rows may not depend on the others' lengths.
     fixed: Option<u32>,
-    /// Partition size of rows that attend lists, if it must not depend on the step, or if pages have slots, since
-    /// slots hold whole partitions.
+    /// Number of keys of a partition for rows that attend lists, if it must not depend on the step, or if pages have
+    /// slots, since slots hold whole partitions.
     lists_fixed: Option<u32>,
     /// Divisions of the step, by attention group.
     attn_groups: Vec<[Division; 2]>,
@@ -59,7 +59,7 @@ impl Splits {
         let fixed = self.fixed.or(streams.then_some(self.planner.fixed()));
         let split = self.planner.all(&rows.decode, fixed);
         if fixed.is_some() || reach != Reach::Full {
-            return Division { split, parts: KeyParts::default() };
+            return Division { split, parts: KeySplit::default() };
         }
         let end = rows.tiles.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0);
         Division { split, parts: self.planner.parts(u32_of(rows.tiles.len()), end) }

@@ -27,7 +27,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// Returns the roundings that it applies, for which [`Kernels`] reserve buffers.
+    /// Returns the roundings that the contender applies, for which [`Kernels`] reserve buffers.
     pub(crate) fn precision(self) -> Precision {
         let int8 = matches!(self, Self::CodedLanes | Self::CodedTiles);
         Precision { f16: self == Self::Matrices, int8, invariant: false }
@@ -81,7 +81,7 @@ impl Matrix {
             }
             Contender::CodedLanes => {
                 let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
-                ProductKernels::Codes(matmul_int8::Tiling::for_rows(
+                ProductKernels::Codes(matmul_int8::CodeTiling::for_rows(
                     rows,
                     epilogue,
                     slices,

@@ -12,7 +12,7 @@ use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::expert_gate_up::{self, Experts};
 use crate::kernel::matmul::{self, Epilogue, Loads, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile, TilePlan};
+use crate::kernel::matmul_coop::{self, Activations, CoopTile, MAX_PARTIALS, TilePlan};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{expert_down, matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
@@ -69,7 +69,7 @@ pub(crate) enum Key {
     /// `matmul` or `matmul_tile` with several matrices.
     Several { rows: Rows, format: Format, exact: Exact, blocks: u32 },
     /// `matmul_int8`
-    Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::Tiling },
+    Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::CodeTiling },
     /// `matmul_int8_tile`
     CodesTile { format: Format, epilogue: Epilogue },
     /// `expert_gate_up`
@@ -81,9 +81,9 @@ pub(crate) enum Key {
     /// `round_rows`
     Round { input: Input },
     /// `matmul_coop` with several matrices, by tiles of `moe_sort`.
-    CoopRouted { format: Format, activations: Activations, tile: Tile },
+    CoopRouted { format: Format, activations: Activations, tile: CoopTile },
     /// `matmul_coop`
-    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
+    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: CoopTile },
     /// `split_sum`
     Sum { epilogue: Epilogue },
 }

@@ -14,7 +14,7 @@ pub(super) enum ProductKernels {
     /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
     /// Codes of few rows, with `matmul_int8`.
-    Codes(matmul_int8::Tiling),
+    Codes(matmul_int8::CodeTiling),
     /// Codes of many rows, with `matmul_int8_tile`.
     CodesTile,
     /// f16, with `matmul_coop`.
@@ -64,7 +64,7 @@ impl Matrix {
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let results = u64::from(rows) * u64::from(cols * self.parts);
         let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
-        let tiling = matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices, profile.registers);
+        let tiling = matmul_int8::CodeTiling::for_rows(rows, self.epilogue(), slices, profile.registers);
         let by_lanes = ProductKernels::Codes(tiling);
         let by_codes = match few || results < Tile::LARGE.filled(tuning) {
             true => [by_lanes, ProductKernels::CodesTile],

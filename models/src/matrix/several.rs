@@ -6,7 +6,7 @@ use super::{Exact, Kernels, Key, Matrix, Precision, Shard, check};
 use crate::cast::u32_of;
 use crate::host_weights::{Columns, WeightAllocator};
 use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
-use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::matmul_coop::{self, Activations, CoopTile};
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::{ModelError, Tensor};
 
@@ -43,7 +43,7 @@ pub(crate) enum PairKernel {
     /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
     /// f16, with `matmul_coop`.
-    Coop(Tile),
+    Coop(CoopTile),
 }
 
 impl PairKernel {
@@ -153,7 +153,7 @@ impl Matrix {
     }
 
     /// Whether products with cooperative matrices passed the driver's self-test.
-    fn takes_routed(&self, kernels: &Kernels, tile: Tile) -> bool {
+    fn takes_routed(&self, kernels: &Kernels, tile: CoopTile) -> bool {
         let format = self.format;
         let key = |activations| Key::CoopRouted { format, activations, tile };
         [Activations::F16, Activations::F32]
@@ -167,9 +167,9 @@ impl Matrix {
         match precision.f16
             && !precision.invariant
             && pairs > self.count() / kernels.profile().tuning.experts_a_pair
-            && self.takes_routed(kernels, Tile::routed(rows))
+            && self.takes_routed(kernels, CoopTile::routed(rows))
         {
-            true => PairKernel::Coop(Tile::routed(rows)),
+            true => PairKernel::Coop(CoopTile::routed(rows)),
             false => PairKernel::Exact(self.exact_kernel(kernels, rows)),
         }
     }

@@ -184,7 +184,7 @@ fn a_sequence_that_has_ended_has_no_state() {
 }
 
 #[test]
-fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
+fn prefetch_requests_are_the_blocks_after_the_hit_of_the_next_to_start() {
     let mut scheduler = scheduler(40, &FULL);
     let mut memory = Memory::default();
     let done = scheduler.add(Request::new((0..8).collect(), 1)).unwrap();
@@ -195,14 +195,14 @@ fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
     scheduler.add(Request::new((70..90).collect(), 9)).unwrap();
     // Step 1: 8 tokens behind the hit of 8. Step 2: one decode, 7 of 11. Step 3: two decodes or the rest,
     // then the third.
-    let wishes = |ahead| {
-        let list = scheduler.prefetch_wishes(ahead);
+    let requests = |ahead| {
+        let list = scheduler.prefetch_requests(ahead);
         list.iter().map(|w| (w.seq.get(), w.batch, w.position, w.blocks.len())).collect::<Vec<_>>()
     };
-    assert_eq!(wishes(0), []);
-    assert_eq!(wishes(1), [(1, 1, 0, 1)], "blocks 0 and 1 are hits, block 3 holds the last token");
-    assert_eq!(wishes(2), [(1, 1, 0, 1), (2, 2, 1, 2)]);
-    assert_eq!(wishes(3), [(1, 1, 0, 1), (2, 2, 1, 2), (3, 3, 2, 4)]);
+    assert_eq!(requests(0), []);
+    assert_eq!(requests(1), [(1, 1, 0, 1)], "blocks 0 and 1 are hits, block 3 holds the last token");
+    assert_eq!(requests(2), [(1, 1, 0, 1), (2, 2, 1, 2)]);
+    assert_eq!(requests(3), [(1, 1, 0, 1), (2, 2, 1, 2), (3, 3, 2, 4)]);
     assert_eq!(scheduler.status(SeqId::new(1)), Some(Status::Waiting));
 }
 

@@ -18,7 +18,7 @@ const STEPS: u32 = 60;
 struct Costs {
     step: Duration,
     complete: Duration,
-    wishes: Duration,
+    requests: Duration,
     abort: Duration,
     add: Duration,
 }
@@ -37,12 +37,12 @@ fn costs(policy: Policy, num_waiting: u32) -> Costs {
         scheduler.add(request(n)).unwrap();
     }
     let most = Duration::MAX;
-    let mut costs = Costs { step: most, complete: most, wishes: most, abort: most, add: most };
+    let mut costs = Costs { step: most, complete: most, requests: most, abort: most, add: most };
     for n in 0..STEPS {
         let begin = Instant::now();
-        let wishes = scheduler.prefetch_wishes(2);
-        least(&mut costs.wishes, begin);
-        assert!(!wishes.is_empty() && wishes.len() < 20);
+        let requests = scheduler.prefetch_requests(2);
+        least(&mut costs.requests, begin);
+        assert!(!requests.is_empty() && requests.len() < 20);
         let begin = Instant::now();
         let plan = scheduler.step();
         least(&mut costs.step, begin);
@@ -71,7 +71,7 @@ fn a_step_costs_the_same_whoever_waits() {
         for (few, many) in [
             (few.step, many.step),
             (few.complete, many.complete),
-            (few.wishes, many.wishes),
+            (few.requests, many.requests),
             (few.abort, many.abort),
             (few.add, many.add),
         ] {

@@ -6,12 +6,12 @@ use super::{Input, Stage, num_blocks};
 use crate::{Heads, SelectError, Selection};
 
 /// One query of a chunk, as a decode step.
-pub(crate) struct Step<'a> {
+pub(crate) struct QueryStep<'a> {
     /// Query `[heads, 1, head_dim]`.
     pub(crate) q: Heads<'a>,
     /// Keys up to the query's own position.
     pub(crate) k: Heads<'a>,
-    /// Number of blocks of those keys.
+    /// Number of blocks of the keys.
     pub(crate) num_blocks: u32,
 }
 
@@ -24,14 +24,14 @@ pub(crate) fn select_each_query(
     block_size: BlockSize,
     groups: usize,
     out: &mut Selection,
-    mut row: impl FnMut(&Step<'_>) -> Result<Vec<Vec<u32>>, SelectError>,
+    mut row: impl FnMut(&QueryStep<'_>) -> Result<Vec<Vec<u32>>, SelectError>,
 ) -> Result<(), SelectError> {
     let first = k.len() - q.len();
     let mut rows = Vec::with_capacity(q.len());
     let visible = (0..q.len()).map(|t| num_blocks(first + t + 1, block_size));
     out.begin_causal(num_blocks(k.len(), block_size), groups, visible);
     for t in 0..q.len() {
-        let step = Step { q: q.window(t, 1), k: k.window(0, first + t + 1), num_blocks: out.visible(t) };
+        let step = QueryStep { q: q.window(t, 1), k: k.window(0, first + t + 1), num_blocks: out.visible(t) };
         rows.push(row(&step)?);
     }
     for group in 0..groups {
@@ -47,7 +47,7 @@ pub(crate) fn select_each_query(
 pub struct Retrieved<'a> {
     /// Number of tokens of the sequence in that step.
     pub kv_len: usize,
-    /// The blocks that it selected, of one query.
+    /// The blocks that one query of the step selected.
     pub selection: &'a Selection,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn retrieve(
     block_size: BlockSize,
     stride: u32,
     out: &mut Selection,
-    mut row: impl FnMut(&Step<'_>) -> Vec<u32>,
+    mut row: impl FnMut(&QueryStep<'_>) -> Vec<u32>,
 ) -> Result<(), SelectError> {
     let of_request = input.retrieved.filter(|_| input.stage == Stage::Decode);
     let blocks = |selection: &Selection| selection.row(0, 0).iter().map(|block| block.get()).collect();

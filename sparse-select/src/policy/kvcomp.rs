@@ -4,7 +4,8 @@
 use kvblock::BlockSize;
 
 use super::{
-    ByHashes, Input, Policy, Ranking, Step, Support, block_tokens, num_blocks, select_each_query, whole_below,
+    ByHashes, Input, Policy, QueryStep, Ranking, Support, block_tokens, num_blocks, select_each_query,
+    whole_below,
 };
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError, heads::group_mean, spec::key, topk::top_k,
@@ -233,7 +234,7 @@ impl KvComp {
         tokens.chunks(self.chunk_size as usize).map(chunk).fold(f32::INFINITY, f32::min)
     }
 
-    fn step(&self, step: &Step<'_>, layer: Option<u32>) -> Vec<u32> {
+    fn step(&self, step: &QueryStep<'_>, layer: Option<u32>) -> Vec<u32> {
         let budget = self.budget(layer, step.k.len());
         if budget == step.num_blocks {
             return (0..step.num_blocks).collect();

@@ -4,7 +4,8 @@
 use kvblock::BlockSize;
 
 use super::{
-    ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query, whole_below,
+    ByDigests, DigestKind, Input, Policy, QueryStep, Ranking, Support, num_blocks, select_each_query,
+    whole_below,
 };
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
@@ -111,7 +112,7 @@ impl Quest {
         Ok(Self { mode, dense_layers: p.count("dense_layers")?, block_size })
     }
 
-    fn step(&self, step: &Step<'_>, digest: &MinMax) -> Vec<Vec<u32>> {
+    fn step(&self, step: &QueryStep<'_>, digest: &MinMax) -> Vec<Vec<u32>> {
         match self.mode {
             Mode::Budget { pages } => (0..step.k.heads())
                 .map(|kv| select_pages(&step.q, kv, step.k.heads(), digest, pages))

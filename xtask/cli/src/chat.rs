@@ -26,7 +26,7 @@ use crate::open_model::open_model;
 use crate::progress::PrefillBar;
 use crate::{auto, generate, model};
 use command::{Command, HELP, Input};
-use history::{History, Prompt};
+use history::{ChatPrompt, History};
 use lines::Lines;
 use typed::Typed;
 
@@ -166,7 +166,7 @@ impl Chat<'_> {
     }
 
     /// Queues the conversation with a message at its end.
-    fn submit(&mut self, text: &str) -> Result<Prompt> {
+    fn submit(&mut self, text: &str) -> Result<ChatPrompt> {
         let prompt = self.history.prompt(self.model, text)?;
         let mut request = Request::new(prompt.ids.clone()).max_tokens(self.args.max_tokens);
         request.sampling = self.sampling.sampling(self.model, Defaults::OfModel)?;
@@ -322,7 +322,7 @@ impl Chat<'_> {
 #[derive(Debug, Clone, PartialEq)]
 struct Answer {
     text: String,
-    /// All generated tokens, including the one that ended it.
+    /// All generated tokens, including the one that ended the answer.
     ids: Vec<u32>,
 }
 

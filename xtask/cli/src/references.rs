@@ -27,7 +27,7 @@ const F16_BAR: f64 = 1e-2;
 
 /// Maximum difference of the two largest logits of the reference for a near tie: another order of additions may then
 /// choose the other token.
-const TORN: f32 = 1e-3;
+const NEAR_TIE: f32 = 1e-3;
 
 /// One checkpoint on one adapter.
 #[derive(Debug, Default, Serialize)]
@@ -39,7 +39,7 @@ pub struct Compared {
     pub logits_f32: f64,
     /// Number of greedy tokens compared: in batches, after prefix hits and after preemptions.
     pub tokens: usize,
-    /// Number of those that differ from the reference.
+    /// Number of compared tokens that differ from the reference.
     pub wrong_tokens: usize,
     /// Number of preemptions while these were generated.
     pub preemptions: u32,
@@ -75,13 +75,13 @@ impl Compared {
 
 /// A prompt and what transformers computed from it.
 #[derive(Debug)]
-struct Prompt {
+struct ReferencePrompt {
     ids: Vec<u32>,
     /// Logits of the last positions, `[rows, vocab]`.
     logits: Vec<f32>,
     greedy: Vec<u32>,
     /// Number of greedy tokens before the first near tie.
-    sure: usize,
+    before_near_tie: usize,
 }
 
 /// The references for every family, which a checkout of the sources has.
@@ -189,7 +189,7 @@ fn args(path: &Path, device: &str, flags: &[&str]) -> Result<GenerateArgs> {
     }
 }
 
-fn prompts(path: &Path) -> Result<Vec<Prompt>> {
+fn prompts(path: &Path) -> Result<Vec<ReferencePrompt>> {
     let file = fs::read(path).with_context(|| path.display().to_string())?;
     let golden = SafeTensors::deserialize(&file).with_context(|| path.display().to_string())?;
     let floats = |name: String| -> Result<Vec<f32>> {
@@ -203,8 +203,14 @@ fn prompts(path: &Path) -> Result<Vec<Prompt>> {
     let prompt = |n| {
         let margins = floats(format!("margins_{n}"))?;
         let greedy = ids(format!("greedy_{n}"))?;
-        let sure = margins.iter().position(|margin| *margin < TORN).unwrap_or(greedy.len()).min(greedy.len());
-        Ok(Prompt { ids: ids(format!("prompt_{n}"))?, logits: floats(format!("logits_{n}"))?, greedy, sure })
+        let before_near_tie =
+            margins.iter().position(|margin| *margin < NEAR_TIE).unwrap_or(greedy.len()).min(greedy.len());
+        Ok(ReferencePrompt {
+            ids: ids(format!("prompt_{n}"))?,
+            logits: floats(format!("logits_{n}"))?,
+            greedy,
+            before_near_tie,
+        })
     };
     (0..count).map(prompt).collect()
 }

@@ -122,13 +122,13 @@ fn log(form: LogForm) {
     };
 }
 
-/// Tells systemd, if it has started the server.
+/// Notifies systemd, if it started the server.
 fn notify(states: &[NotifyState<'_>]) {
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(false, states);
 }
 
-/// A file that is there while the server takes calls.
+/// A file that exists while the server accepts calls.
 struct ReadyFile<'a> {
     path: Option<&'a Path>,
     address: &'a str,
@@ -193,7 +193,7 @@ fn kv_publishers(args: &ServeArgs, engines: usize) -> Result<Vec<KvPublisher>> {
 
 /// Opens an engine on each device.
 fn engines(args: &ServeArgs, model: &Arc<Model>, devices: &[Option<String>]) -> Result<Vec<Engine>> {
-    let place = |index| Place { index, of: devices.len() };
+    let place = |index| EngineIndex { index, of: devices.len() };
     let open = |(index, device): (usize, &Option<String>)| {
         let mut args = args.clone();
         args.engine.device.clone_from(device);
@@ -208,14 +208,14 @@ fn engines(args: &ServeArgs, model: &Arc<Model>, devices: &[Option<String>]) -> 
     devices.iter().enumerate().map(open).collect()
 }
 
-/// An engine among those of a server.
+/// Index of an engine among those of a server.
 #[derive(Clone, Copy)]
-struct Place {
+struct EngineIndex {
     index: usize,
     of: usize,
 }
 
-impl Place {
+impl EngineIndex {
     /// The folder of its disk tier: a folder has one writer, so that only the first engine has `folder` itself.
     fn folder(self, folder: &Path) -> PathBuf {
         let mut path = folder.as_os_str().to_owned();
@@ -226,7 +226,7 @@ impl Place {
     }
 }
 
-fn engine(args: &ServeArgs, model: &Arc<Model>, place: Place) -> Result<Engine> {
+fn engine(args: &ServeArgs, model: &Arc<Model>, place: EngineIndex) -> Result<Engine> {
     let longest = u64::from(context(args, model));
     let sequences = args.max_sequences;
     let demand = Demand::new(sequences, longest.saturating_mul(sequences.into())).longest(longest);
@@ -270,7 +270,7 @@ fn kept_or_open(
     args: &ServeArgs,
     model: &Arc<Model>,
     options: EngineOptions,
-    place: Place,
+    place: EngineIndex,
 ) -> Result<Engine> {
     let open = |options| Engine::open(Arc::clone(model), options).map_err(model::of_flags);
     let Some(disk) = disk_kv(args, model, place)? else { return open(options) };
@@ -300,7 +300,7 @@ fn first_context(config: &DecoderConfig) -> Option<u32> {
 }
 
 /// The default disk tier; `None` if the flags name another one or none.
-fn disk_kv(args: &ServeArgs, model: &Model, place: Place) -> Result<Option<TierSpec>> {
+fn disk_kv(args: &ServeArgs, model: &Model, place: EngineIndex) -> Result<Option<TierSpec>> {
     let EngineArgs { kv_tiers, random, block_size, .. } = &args.engine;
     if args.no_disk_kv || kv_tiers.is_some() || random.is_some() {
         return Ok(None);
@@ -340,7 +340,7 @@ fn disk_bytes(folder: &Path) -> Result<u64> {
     Ok(fitting(free.saturating_add(own)))
 }
 
-/// Bytes of the default disk tier where `room` are free.
+/// Bytes of the default disk tier if `room` bytes are free.
 fn fitting(room: u64) -> u64 {
     DISK_KV_BYTES.min(room - room / 10)
 }

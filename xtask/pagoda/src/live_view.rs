@@ -16,7 +16,7 @@ use crate::snapshot::{Snapshot, id};
 
 pub(crate) use block_map::Owners;
 pub use block_map::{BlockMap, CellKind, CellRun};
-pub(crate) use block_reads::Step;
+pub(crate) use block_reads::ReadStep;
 pub use block_reads::{BlockReads, LayerReads};
 
 /// Maximum number of cells of a [`BlockMap`].
@@ -56,13 +56,13 @@ pub struct EndedView {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
-    /// Why it ended.
+    /// Reason why the sequence ended.
     pub reason: FinishReason,
     /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that were not computed.
     pub cached: CachedTokens,
-    /// Generated tokens.
+    /// Number of generated tokens.
     pub generated_tokens: u32,
     /// Number of times that it lost its KV blocks and was resumed.
     pub preemptions: u32,
@@ -80,7 +80,7 @@ pub struct EndedView {
     pub ago_s: f64,
 }
 
-/// A sequence that has ended, as the engine remembers it.
+/// A sequence that has ended, as the engine keeps it for the view.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) seq: SeqId,

@@ -10,7 +10,7 @@ use crate::error_chain;
 
 /// State of all saves.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct SaveProgress {
     state: Mutex<State>,
     pub(crate) idle: Condvar,
 }
@@ -27,7 +27,7 @@ pub(crate) struct State {
     pub(crate) failed: Option<String>,
 }
 
-impl Progress {
+impl SaveProgress {
     /// Locks the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,14 +48,14 @@ impl Progress {
 /// The saves that had begun at one moment: blocks on their way to the KV tiers.
 #[derive(Clone)]
 pub struct Saves {
-    progress: Arc<Progress>,
+    progress: Arc<SaveProgress>,
     /// Number of saves that will have ended.
     last: u64,
 }
 
 impl Saves {
     /// The saves that have begun so far.
-    pub(crate) fn begun(progress: &Arc<Progress>) -> Self {
+    pub(crate) fn begun(progress: &Arc<SaveProgress>) -> Self {
         let state = progress.state();
         Self { progress: Arc::clone(progress), last: state.ended + state.open as u64 }
     }

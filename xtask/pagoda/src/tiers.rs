@@ -43,7 +43,7 @@ use crate::usage::{PageUse, ReadAhead, TierTraffic, TierUse};
 use crate::{Note, Notes};
 use ledger::Ledger;
 pub(crate) use load::Unreadable;
-use load::{Loading, Wished};
+use load::{Loading, LookedUp};
 use objects::Objects;
 pub(crate) use origin::Origin;
 use origin::Origins;
@@ -75,7 +75,7 @@ pub struct Tiers {
     ahead: u32,
     /// Maximum number of objects per load task.
     portion: usize,
-    wishes: BTreeMap<SeqId, Wished>,
+    looked_up: BTreeMap<SeqId, LookedUp>,
     loads: BTreeMap<SeqId, Loading>,
     /// Blocks of requests that wait: read before their loads began.
     read_ahead: ReadAhead,
@@ -183,7 +183,7 @@ impl Tiers {
             objects,
             origins: Origins::new(options),
             ledger: changes.map(Ledger::new),
-            wishes: BTreeMap::new(),
+            looked_up: BTreeMap::new(),
             loads: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             loaded: BTreeMap::new(),

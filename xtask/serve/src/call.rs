@@ -14,7 +14,7 @@ use crate::bodies::{Body, Unread};
 use crate::error::ApiError;
 use crate::keys::Client;
 use crate::record::Record;
-use crate::server::{Place, Server};
+use crate::server::{PreparationPlace, Server};
 
 /// Header that names a request in the logs of clients, proxies and servers.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -34,7 +34,7 @@ pub(crate) struct Call {
     pub(crate) record: Record,
     pub(crate) body: Body,
     /// Place among the calls in preparation, which is given back once the engine has the request.
-    pub(crate) place: Place,
+    pub(crate) place: PreparationPlace,
 }
 
 /// Who has sent a call, and under which id.

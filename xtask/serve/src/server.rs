@@ -69,9 +69,9 @@ pub(crate) struct Prompted {
 
 /// A place among the calls that are being prepared.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Server>);
+pub(crate) struct PreparationPlace(Arc<Server>);
 
-impl Drop for Place {
+impl Drop for PreparationPlace {
     fn drop(&mut self) {
         self.0.preparing.fetch_sub(1, Ordering::Relaxed);
     }
@@ -140,10 +140,10 @@ impl Server {
     }
 
     /// Takes a call on, before its prompts are encoded.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Place, ApiError> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<PreparationPlace, ApiError> {
         self.check_queue()?;
         self.preparing.fetch_add(1, Ordering::Relaxed);
-        Ok(Place(Arc::clone(self)))
+        Ok(PreparationPlace(Arc::clone(self)))
     }
 
     /// Refuses calls once the server is about to end, or the engine has failed.

@@ -45,7 +45,7 @@ const LAST_LINES: usize = 10;
 /// Message of the page.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Message {
+enum PageMessage {
     Row(Row),
     End(End),
     Error(String),
@@ -86,13 +86,13 @@ pub(super) fn run(dir: &Path, program: Option<&Path>, out: &mut impl Write) -> R
     let mut heard = Instant::now();
     let end = loop {
         match messages.recv_timeout(Duration::from_millis(500)) {
-            Ok(Message::Row(row)) => {
+            Ok(PageMessage::Row(row)) => {
                 writeln!(out, "{:50} {}", row.name, row.says())?;
                 rows.push(row);
                 heard = Instant::now();
             }
-            Ok(Message::End(end)) => break end,
-            Ok(Message::Error(error)) => bail!("{error}: {}", chromium.last_words()),
+            Ok(PageMessage::End(end)) => break end,
+            Ok(PageMessage::Error(error)) => bail!("{error}: {}", chromium.last_words()),
             Err(RecvTimeoutError::Timeout) => {
                 let silent = heard.elapsed();
                 ensure!(
@@ -138,7 +138,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(dir: &Path, messages: Sender<Message>) -> Result<Self> {
+    fn start(dir: &Path, messages: Sender<PageMessage>) -> Result<Self> {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -147,7 +147,7 @@ impl Server {
         let file = move |Segment(name): Segment<String>| std::future::ready(file(&dir, &name));
         let message = move |body: Bytes| {
             let message = serde_json::from_slice(&body)
-                .unwrap_or_else(|error| Message::Error(format!("a message of the page: {error}")));
+                .unwrap_or_else(|error| PageMessage::Error(format!("a message of the page: {error}")));
             // Whoever waited may have given up.
             let _ = messages.send(message);
             std::future::ready(())
@@ -206,7 +206,7 @@ impl Chromium {
         bail!("there is no Chromium: {} not found", names.join(", "))
     }
 
-    /// The end of what it logged.
+    /// Returns the end of the browser's log.
     fn last_words(&self) -> String {
         let log = fs::read(self.profile.path().join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);

@@ -79,18 +79,18 @@ struct ExportedCase {
     what: &'static str,
     dispatches: Vec<Dispatch>,
     /// Bindings 1, 2, ... as they are before.
-    buffers: Vec<SelectionPlace>,
+    buffers: Vec<ByteRange>,
     wants: Vec<Want>,
 }
 
 #[derive(Debug, Serialize)]
 struct Dispatch {
-    params: SelectionPlace,
+    params: ByteRange,
     grid: [u32; 3],
 }
 
 /// First byte in `cases.bin`, and number of bytes.
-type SelectionPlace = [usize; 2];
+type ByteRange = [usize; 2];
 
 /// Expected contents of a binding, counted from 0 in `buffers`.
 #[derive(Debug, Serialize)]
@@ -104,9 +104,9 @@ struct Want {
 #[serde(rename_all = "snake_case")]
 enum Contents {
     /// Words, which must be equal.
-    Words { want: SelectionPlace },
+    Words { want: ByteRange },
     /// Floats within `abs + rel * |want|`; with `finite`, anything where `want` is not finite.
-    Floats { want: SelectionPlace, layout: FloatLayout, abs: f64, rel: f64, finite: bool },
+    Floats { want: ByteRange, layout: FloatLayout, abs: f64, rel: f64, finite: bool },
     /// Any indices that later kernels may use.
     Indices(Indices),
 }
@@ -115,11 +115,11 @@ enum Contents {
 #[derive(Debug, Default)]
 struct Blob {
     bytes: Vec<u8>,
-    places: HashMap<Vec<u8>, SelectionPlace>,
+    places: HashMap<Vec<u8>, ByteRange>,
 }
 
 impl Blob {
-    fn add<T: NoUninit>(&mut self, data: &[T]) -> SelectionPlace {
+    fn add<T: NoUninit>(&mut self, data: &[T]) -> ByteRange {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         if let Some(place) = self.places.get(bytes) {
             return *place;

@@ -29,7 +29,7 @@ const LONGEST: [&str; 6] =
 
 /// A message of cargo's; of most kinds, all that counts is that they are of no interest.
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     reason: String,
     manifest_path: Option<PathBuf>,
     executable: Option<PathBuf>,
@@ -52,14 +52,14 @@ struct Target {
 struct Program {
     name: String,
     path: PathBuf,
-    /// Folder of its package, in which it runs.
+    /// Folder of the program's package, in which it runs.
     folder: PathBuf,
 }
 
 impl Program {
     /// The program that cargo says it has built; `None` if the line is about something else.
     fn built(line: &str) -> Result<Option<Self>> {
-        let message: Message =
+        let message: CargoMessage =
             serde_json::from_str(line).with_context(|| format!("message of cargo: {line}"))?;
         let tests =
             message.reason == "compiler-artifact" && message.profile.is_some_and(|profile| profile.test);

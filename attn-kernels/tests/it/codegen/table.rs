@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use attn_kernels::reflect::{Binding, Interface, Operations, Translation, interface, translate};
+use attn_kernels::reflect::{Interface, Operations, StorageBinding, Translation, interface, translate};
 use attn_kernels::{Access, NamedVariant};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -47,7 +47,7 @@ fn heading(interface: &Interface) -> String {
     let params = &interface.params;
     let members: Vec<_> = params.members.iter().map(|(name, at)| format!("{name} {at}")).collect();
     let buffers = |writes: bool| {
-        let of = |b: &Binding| {
+        let of = |b: &StorageBinding| {
             ((b.access == Access::Write) == writes).then(|| format!("{} {}", b.binding, b.name))
         };
         interface.bindings.iter().filter_map(of).collect::<Vec<_>>().join(", ")

@@ -27,13 +27,13 @@ kernel! {
 
 fn listed(_: &Sizes) -> Listed {
     let summing = TilePlan::invariant(&DeviceProfile::H200, [2048, 4096, 1024], Epilogue::Add, 0).tile;
-    let routed = |rows, activations| routed(Format::Mxfp4, activations, Tile::routed(rows));
+    let routed = |rows, activations| routed(Format::Mxfp4, activations, CoopTile::routed(rows));
     [
-        ("q4", variant(Format::Q4, Epilogue::Store, Activations::F32, Tile::wide(1))),
-        ("q4-few", variant(Format::Q4, Epilogue::SiluMul, Activations::F16, Tile::few(1, 2))),
-        ("q4-middle", variant(Format::Q4, Epilogue::Store, Activations::F16, Tile::middle(1))),
-        ("q8", variant(Format::Q8, Epilogue::Store, Activations::F16, Tile::few(2, 1))),
-        ("f16", variant(Format::F16, Epilogue::Store, Activations::F16, Tile::square(4, 4))),
+        ("q4", variant(Format::Q4, Epilogue::Store, Activations::F32, CoopTile::wide(1))),
+        ("q4-few", variant(Format::Q4, Epilogue::SiluMul, Activations::F16, CoopTile::few(1, 2))),
+        ("q4-middle", variant(Format::Q4, Epilogue::Store, Activations::F16, CoopTile::middle(1))),
+        ("q8", variant(Format::Q8, Epilogue::Store, Activations::F16, CoopTile::few(2, 1))),
+        ("f16", variant(Format::F16, Epilogue::Store, Activations::F16, CoopTile::square(4, 4))),
         ("q4-summing", variant(Format::Q4, Epilogue::Add, Activations::F16, summing)),
         ("mxfp4-routed-few", routed(8, Activations::F32)),
         ("mxfp4-routed", routed(96, Activations::F16)),
@@ -44,7 +44,7 @@ fn listed(_: &Sizes) -> Listed {
 
 /// Division of the work: a workgroup owns `rows()` rows and `cols()` columns of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tile {
+pub struct CoopTile {
     /// Number of tiles of 16 rows that a subgroup of 32 lanes computes.
     pub m_tiles: u32,
     /// Number of tiles of 16 columns that a subgroup computes, in each part.
@@ -124,7 +124,7 @@ pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
 /// Number of tiles for which sums over splits have memory.
 pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
 
-impl Tile {
+impl CoopTile {
     /// Returns the tiles of products with matrices of `parts` parts: for few rows, where products wait for weights,
     /// so that four stages of weights are in flight; for more rows; and for many rows, where large tiles read
     /// everything less often.
@@ -200,16 +200,16 @@ impl Tile {
     }
 }
 
-/// The kernel for one coding of weights, epilogue, element type of activations, and tile.
+/// Returns the variant for one coding of weights, epilogue, element type of activations, and tile.
 ///
 /// # Panics
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
-pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: CoopTile) -> Variant {
     tiled(format, epilogue, activations, tile).set(DIRECT, epilogue.parts() == 1)
 }
 
-fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: CoopTile) -> Variant {
     let parts = epilogue.parts();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
@@ -246,12 +246,13 @@ fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: Til
         .set(TOTAL_TILES, totals)
 }
 
-/// The kernel that stores products of pairs with one of several matrices each, by tiles of [`moe_sort`](super::moe_sort).
+/// Returns the variant that stores products of pairs with one of several matrices each, by tiles of
+/// [`moe_sort`](super::moe_sort).
 ///
 /// # Panics
 /// As [`variant`].
 #[must_use]
-pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
+pub fn routed(format: Format, activations: Activations, tile: CoopTile) -> Variant {
     // Results of pairs do not lie one after the other.
     Rows::Routed.apply(tiled(format, Epilogue::Store, activations, tile).set(DIRECT, false))
 }
@@ -274,7 +275,7 @@ struct Pace {
 
 impl Pace {
     /// Returns the model of a tile, by its number of rows.
-    fn of(tile: Tile) -> Self {
+    fn of(tile: CoopTile) -> Self {
         let pace = |alone, shared, held, ends| Self { alone, shared, held, ends };
         match tile.rows() {
             ..=16 => pace(0.308, 0.172, 3, 4.1),
@@ -310,7 +311,7 @@ pub const MAX_PARTIALS: usize = 4 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TilePlan {
     /// Rows and columns of a workgroup.
-    pub tile: Tile,
+    pub tile: CoopTile,
     /// Number of blocks along k of a split, whose sums are added up at the end.
     pub split_blocks: u32,
 }
@@ -326,14 +327,14 @@ impl TilePlan {
         max_partials: usize,
     ) -> Self {
         let ([rows, cols, blocks], max_partials) = (shape, partials_of(epilogue, max_partials));
-        let pays = |tile: Tile, splits: u32| {
+        let pays = |tile: CoopTile, splits: u32| {
             let [x, y, _] = grid(tile, [rows, cols], 1);
             let partials = splits as usize * rows as usize * cols as usize;
             // Splits fill a device that is not full.
             let fills = x * y * (splits - 1) < profile.tuning.tiles;
             splits == 1 || fills && partials <= max_partials && blocks / splits >= MIN_SPLIT_BLOCKS
         };
-        let tiles = Tile::all(epilogue.parts()).into_iter();
+        let tiles = CoopTile::all(epilogue.parts()).into_iter();
         let tiles = tiles.filter(|tile| tile.memory(epilogue.parts()) <= profile.workgroup_bytes);
         let plans = tiles.flat_map(|tile| {
             // Whole rounds of stages: the kernel multiplies those behind the end by zeros.
@@ -344,7 +345,7 @@ impl TilePlan {
         });
         let time = |plan: &Self| plan.time(&profile.tuning, shape);
         let fastest = plans.map(|plan| (time(&plan), plan)).min_by(|a, b| a.0.total_cmp(&b.0));
-        let few = Tile::few(1, epilogue.parts());
+        let few = CoopTile::few(1, epilogue.parts());
         fastest.map_or(Self { tile: few, split_blocks: blocks }, |(_, plan)| plan)
     }
 
@@ -370,7 +371,7 @@ impl TilePlan {
         max_partials: usize,
     ) -> Self {
         let [rows, cols, blocks] = shape;
-        let few = |m_tiles| Tile::few(m_tiles, epilogue.parts());
+        let few = |m_tiles| CoopTile::few(m_tiles, epilogue.parts());
         let most = partials_of(epilogue, MAX_PARTIALS);
         let split_blocks = split_blocks(&profile.tuning, few(1), [16, cols, blocks], most);
         let splits = blocks.div_ceil(split_blocks) as usize;
@@ -379,7 +380,7 @@ impl TilePlan {
                 few(rows.div_ceil(16).next_power_of_two())
             }
             _ if splits == 1 => Self::fastest(profile, shape, epilogue, 0).tile,
-            _ => Tile { all_splits: true, ..Tile::square(2, 4) },
+            _ => CoopTile { all_splits: true, ..CoopTile::square(2, 4) },
         };
         Self { tile, split_blocks }
     }
@@ -399,7 +400,7 @@ fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
 /// Number of blocks along k of each split of a product of `rows` rows and `cols` columns whose results must not
 /// depend on the number of rows, so that its workgroups fill the device while its partial sums stay within
 /// `max_partials`; `blocks` if it is not split.
-fn split_blocks(tuning: &Tuning, tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
+fn split_blocks(tuning: &Tuning, tile: CoopTile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
     let splits = (tuning.tiles / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
@@ -408,9 +409,9 @@ fn split_blocks(tuning: &Tuning, tile: Tile, [rows, cols, blocks]: [u32; 3], max
     blocks.div_ceil(splits).next_multiple_of(tile.k_blocks * tile.ahead).min(blocks)
 }
 
-/// Workgroups for rows and columns of one part, in `splits` splits.
+/// Returns the number of workgroups for rows and columns of one part, in `splits` splits.
 #[must_use]
-pub fn grid(tile: Tile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
+pub fn grid(tile: CoopTile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
     [cols.div_ceil(tile.cols()), rows.div_ceil(tile.rows()), splits]
 }
 
@@ -450,7 +451,7 @@ mod tests {
             }
         }
         lines.extend([12, 13, 27, 53].map(|rows| {
-            let tile = Tile::routed(rows);
+            let tile = CoopTile::routed(rows);
             format!("{rows} pairs of an expert: tiles of {} x {}", tile.rows(), tile.cols())
         }));
         insta::assert_snapshot!(lines.join("\n"), @"

@@ -27,7 +27,7 @@ kernel! {
 fn listed(_: &Sizes) -> Listed {
     let of = |format, epilogue, rows, registers| {
         let slices = slices(epilogue, DeviceProfile::WEBGPU.workgroup_lanes);
-        variant(format, epilogue, Tiling::for_rows(rows, epilogue, slices, registers))
+        variant(format, epilogue, CodeTiling::for_rows(rows, epilogue, slices, registers))
     };
     let few = [
         ("q4k-add-8", of(Format::Q4K, Epilogue::Add, 8, Registers::Many)),
@@ -89,7 +89,7 @@ pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
 
 /// Division of the work among lanes. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tiling {
+pub struct CodeTiling {
     /// Number of rows of a tile: 1, 2, 4 or 8.
     pub rows: u32,
     /// Number of columns of a lane in each part.
@@ -100,7 +100,7 @@ pub struct Tiling {
     pub slices: u32,
 }
 
-impl Tiling {
+impl CodeTiling {
     /// The tiling for `rows` rows and lanes with `registers`, with `slices` from [`slices`].
     #[must_use]
     pub fn for_rows(rows: u32, epilogue: Epilogue, slices: u32, registers: Registers) -> Self {
@@ -130,12 +130,12 @@ pub(crate) const COLS_PER_LANE: Number = Number("COLS_PER_LANE");
 /// Sums of a lane.
 pub(crate) const SUMS: Number = Number("SUMS");
 
-/// The kernel for one storage type of weights, an epilogue and a tiling.
+/// Returns the variant for one storage type of weights, an epilogue and a tiling.
 #[must_use]
-pub fn variant(weights: Format, epilogue: Epilogue, tiling: Tiling) -> Variant {
+pub fn variant(weights: Format, epilogue: Epilogue, tiling: CodeTiling) -> Variant {
     let parts = epilogue.parts();
     let cols_per_lane = tiling.wide * parts;
-    let suits = |registers| Tiling::for_rows(tiling.rows, epilogue, tiling.slices, registers) == tiling;
+    let suits = |registers| CodeTiling::for_rows(tiling.rows, epilogue, tiling.slices, registers) == tiling;
     let registers = match [Registers::Few, Registers::Many].map(suits) {
         [true, false] => Some(Registers::Few),
         [false, true] => Some(Registers::Many),
@@ -154,8 +154,8 @@ pub fn variant(weights: Format, epilogue: Epilogue, tiling: Tiling) -> Variant {
         .set(SUMS, cols_per_lane * tiling.rows)
 }
 
-/// Workgroups for `rows` rows and `cols` columns of one part.
+/// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
 #[must_use]
-pub fn grid(tiling: Tiling, rows: u32, cols: u32) -> [u32; 3] {
+pub fn grid(tiling: CodeTiling, rows: u32, cols: u32) -> [u32; 3] {
     [cols.div_ceil(COLS * tiling.wide), rows.div_ceil(tiling.rows), 1]
 }

@@ -130,7 +130,7 @@ impl Tile {
             .set(super::matmul_int8::SUMS, self.tall * self.wide)
     }
 
-    /// Workgroups for `rows` rows and `cols` columns of one part.
+    /// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
     #[must_use]
     pub fn grid(&self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
         [cols.div_ceil(self.cols() / epilogue.parts()), rows.div_ceil(self.rows()), 1]
@@ -154,7 +154,7 @@ impl Tile {
 /// Number of groups of four elements along k in workgroup memory at a time.
 const QUADS: u32 = 4;
 
-/// The kernel for one storage type of weights, an epilogue and a tile.
+/// Returns the variant for one storage type of weights, an epilogue and a tile.
 #[must_use]
 pub fn variant(weights: Format, epilogue: Epilogue, tile: Tile) -> Variant {
     tile.cut(Variant::new(&KERNEL).set(WEIGHTS, weights), epilogue)
@@ -162,7 +162,7 @@ pub fn variant(weights: Format, epilogue: Epilogue, tile: Tile) -> Variant {
         .set(super::matmul_coop::W_QUADS, tile.cols() * QUADS / tile.lanes())
 }
 
-/// The kernel that stores products with several matrices.
+/// Returns the variant that stores products with several matrices.
 #[must_use]
 pub fn several(rows: Rows, weights: Format, tile: Tile) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tile))
@@ -171,7 +171,7 @@ pub fn several(rows: Rows, weights: Format, tile: Tile) -> Variant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::matmul_int8::Tiling;
+    use crate::kernel::matmul_int8::CodeTiling;
 
     /// A lane keeps its results twice in f32, or with codes in f32 and integers.
     #[test]
@@ -181,7 +181,7 @@ mod tests {
                 let profile = DeviceProfile::H200.registers(registers);
                 let exact = Tile::choose(&profile, epilogue, 4096, 1 << 24);
                 let coded = Tile::coded(registers);
-                let lanes = Tiling::for_rows(64, epilogue, 32, registers);
+                let lanes = CodeTiling::for_rows(64, epilogue, 32, registers);
                 let parts = epilogue.parts();
                 [exact.tall * exact.wide, coded.tall * coded.wide, lanes.rows * lanes.wide * parts]
             };

@@ -292,7 +292,7 @@ impl Product {
 }
 
 pub(crate) fn matmul_int8(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tiling = matmul_int8::Tiling {
+    let tiling = matmul_int8::CodeTiling {
         rows: filled(variant, slot::ROWS),
         wide: filled(variant, matmul::WIDE),
         batch: filled(variant, matmul_int8::BATCH),
@@ -370,7 +370,7 @@ pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tile = matmul_coop::Tile {
+    let tile = matmul_coop::CoopTile {
         m_tiles: filled(variant, matmul_coop::M_TILES),
         n_tiles: filled(variant, matmul_coop::N_TILES),
         m_subgroups: filled(variant, matmul_coop::M_SUBGROUPS),

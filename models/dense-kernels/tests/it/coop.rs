@@ -7,7 +7,7 @@ use crate::adapter::gpu;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Gpu, Pass};
 use dense_kernels::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
-use dense_kernels::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile, TilePlan};
+use dense_kernels::kernel::matmul_coop::{self, Activations, CoopTile, MAX_PARTIALS, TilePlan};
 use dense_kernels::kernel::split_sum::{self, SplitSumParams};
 use dense_kernels::pack::Packed;
 use dense_kernels::self_test::tensors::no_nan;
@@ -123,7 +123,7 @@ impl Product {
         (y.chunks_exact(stride).flat_map(|row| &row[inside.clone()]).copied().collect(), kept)
     }
 
-    fn check(&self, gpu: &Gpu, tile: Tile) {
+    fn check(&self, gpu: &Gpu, tile: CoopTile) {
         let MatmulParams { rows, cols, blocks, .. } = self.params;
         let format = self.packed.format;
         let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, loads: Loads::Uniform };

@@ -19,16 +19,16 @@ impl Heads {
         {
             let tiles = &rows.all.tiles;
             let resident = self.sparse.is_none() && ctx.offload_plan.stream(index, Dense::All).is_none();
-            let cut = if attn_group.reach == Reach::Full && resident && !tiles.is_empty() {
+            let chunked = if attn_group.reach == Reach::Full && resident && !tiles.is_empty() {
                 let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
                 Some(ChunkedPrefix::new(&sequences(tiles), capacity, attn_group.block_size, tile_rows)?)
             } else {
                 None
             };
-            let prefix = match cut.filter(|cut| !cut.chunks.is_empty()) {
-                Some(cut) => {
+            let prefix = match chunked.filter(|chunked| !chunked.chunks.is_empty()) {
+                Some(chunked) => {
                     let shape = [ctx.rows(), ctx.config.num_heads, ctx.config.head_dim];
-                    Some(PrefixPass::new(ctx.gpu, ctx.pass, &cut, ctx.batch.tables.on_device(), shape)?)
+                    Some(PrefixPass::new(ctx.gpu, ctx.pass, &chunked, ctx.batch.tables.on_device(), shape)?)
                 }
                 None => None,
             };

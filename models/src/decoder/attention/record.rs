@@ -1,7 +1,7 @@
 //! Records the attention of a layer with keys and values per head.
 
 use attn_kernels::gpu::Buf;
-use attn_kernels::split::KeyParts;
+use attn_kernels::split::KeySplit;
 
 use super::heads::Heads;
 use super::projection::{append, project};
@@ -99,7 +99,7 @@ impl Heads {
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.capacity())),
             split: ctx.splits.listed(&attn_group.selected, selected.tokens()),
-            parts: KeyParts::default(),
+            parts: KeySplit::default(),
             ..whole
         };
         self.attend_rows(ctx, &listed)

@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::PhysicalBlock;
-use attn_kernels::split::{KeyParts, SplitPlan};
+use attn_kernels::split::{KeySplit, SplitPlan};
 
 use crate::cast::u32_of;
 use crate::decoder::batch::AttentionRows;
@@ -28,7 +28,7 @@ pub(super) struct HeadRows<'a> {
     pub(super) keys: Keys<'a>,
     pub(super) split: SplitPlan,
     /// Parts into which the keys of tiles are split.
-    pub(super) parts: KeyParts,
+    pub(super) parts: KeySplit,
 }
 
 impl<'a> HeadRows<'a> {

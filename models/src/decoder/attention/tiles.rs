@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillReduceParams};
-use attn_kernels::split::KeyParts;
+use attn_kernels::split::KeySplit;
 
 use super::heads::Heads;
 use super::merge::contiguous_rows;
@@ -62,7 +62,7 @@ impl Tiles<'_> {
 
     /// Records the attention of all tiles to each part of their keys concurrently, and the reduction of the parts.
     fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
-        let (act, c, KeyParts { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
+        let (act, c, KeySplit { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
         let to = [&*act.part_out, &*act.part_lse];
         let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
         let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };

@@ -26,7 +26,7 @@ use crate::open_model::open_model;
 
 use answer::Answer;
 use client::Client;
-use prompt::Prompt;
+use prompt::LoadPrompt;
 
 /// Token ids of prompts for servers whose vocabulary is not known: the lowest ones are often control tokens.
 const FOREIGN_IDS: u32 = 1000;
@@ -108,8 +108,8 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// A prompt that every server must take.
-    fn probe(&self) -> Prompt {
-        Prompt::new(self.form, &[1, 2, 3])
+    fn probe(&self) -> LoadPrompt {
+        LoadPrompt::new(self.form, &[1, 2, 3])
     }
 
     /// Measures a workload at its own rate, or at the rates of the sweep.

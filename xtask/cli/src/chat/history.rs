@@ -31,7 +31,7 @@ struct Seen {
 
 /// A conversation that waits for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Prompt {
+pub(super) struct ChatPrompt {
     /// Text as the chat template renders it; `None` without one.
     text: Option<String>,
     pub(super) ids: Vec<u32>,
@@ -97,18 +97,18 @@ impl History {
     ///
     /// # Errors
     /// If the chat template refuses the conversation.
-    pub(super) fn prompt(&self, model: &Model, text: &str) -> Result<Prompt> {
+    pub(super) fn prompt(&self, model: &Model, text: &str) -> Result<ChatPrompt> {
         let user = Message::new("user", text);
         let messages = self.messages.iter().chain([&user]).map(|message| json!(message)).collect();
         let variables = self.variables.clone();
         let conversation = Conversation { messages, variables, ..Conversation::default() };
         let ids = model.conversation_ids(conversation.clone())?;
-        let Some(chat) = &model.chat else { return Ok(Prompt { text: None, ids }) };
+        let Some(chat) = &model.chat else { return Ok(ChatPrompt { text: None, ids }) };
         let tokenizer = model.tokenizer()?;
         // What users write never becomes a control token.
         let text = chat.render_conversation(&conversation.as_text(tokenizer))?;
         let known = self.seen.iter().find_map(|seen| seen.continued(tokenizer, &text, &ids));
-        Ok(Prompt { ids: known.unwrap_or(ids), text: Some(text) })
+        Ok(ChatPrompt { ids: known.unwrap_or(ids), text: Some(text) })
     }
 
     /// Adds a message and its answer.
@@ -119,7 +119,7 @@ impl History {
         &mut self,
         model: &Model,
         text: &str,
-        prompt: Prompt,
+        prompt: ChatPrompt,
         answer: Answer,
     ) -> Result<()> {
         self.messages.push(Message::new("user", text));

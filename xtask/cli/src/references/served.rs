@@ -7,7 +7,7 @@ use anyhow::Result;
 use models::batch::Phase;
 use pagoda::{Demand, EngineOptions, Event, Model, Request, Sequence, StepWork};
 
-use super::{Compared, Prompt};
+use super::{Compared, ReferencePrompt};
 use crate::cli::{Defaults, EngineArgs, GenerateArgs};
 use crate::model;
 
@@ -28,11 +28,15 @@ impl Prefilled {
 }
 
 /// Runs prompts one by one, each in chunks.
-pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> Result<Vec<Prefilled>> {
+pub(super) fn prefill(
+    model: &Model,
+    args: &EngineArgs,
+    prompts: &[ReferencePrompt],
+) -> Result<Vec<Prefilled>> {
     let longest = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or(0);
     let mut decoder = model::decoder(args, model, longest)?;
     decoder.first_mut().trace_choices(true)?;
-    let one = |prompt: &Prompt| {
+    let one = |prompt: &ReferencePrompt| {
         let mut sequence = Sequence::new(&mut decoder, args.chunk)?;
         sequence.extend(&prompt.ids);
         let mut prefilled = Prefilled::default();
@@ -54,12 +58,12 @@ pub(super) fn generate(
     model: &Arc<Model>,
     args: &GenerateArgs,
     tight: bool,
-    prompts: &[Prompt],
+    prompts: &[ReferencePrompt],
     compared: &mut Compared,
 ) -> Result<()> {
-    let batch: Vec<&Prompt> = prompts.iter().chain(prompts.last()).collect();
+    let batch: Vec<&ReferencePrompt> = prompts.iter().chain(prompts.last()).collect();
     let count = u32::try_from(batch.len())?;
-    let longest = |prompt: &&Prompt| (prompt.ids.len() + prompt.greedy.len()) as u64;
+    let longest = |prompt: &&ReferencePrompt| (prompt.ids.len() + prompt.greedy.len()) as u64;
     let demand = Demand::new(count, batch.iter().map(longest).sum())
         .longest(batch.iter().map(longest).max().unwrap_or(0));
     let mut engine_args = args.engine.clone();
@@ -78,7 +82,7 @@ pub(super) fn generate(
         let request =
             request.sampling(args.sampling.sampling(model, Defaults::Greedy)?).ignore_eos().without_text();
         let seq = engine.submit(request)?;
-        wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
+        wanted_of.insert(seq, &prompt.greedy[..prompt.before_near_tie]);
     }
     while engine.has_work() {
         for event in engine.step()? {

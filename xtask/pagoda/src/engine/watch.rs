@@ -10,7 +10,7 @@ use scheduler::Slice;
 use super::Engine;
 use crate::event::Finished;
 use crate::kv_used::group_id;
-use crate::live_view::{BlockReads, Ended, LiveView, MAX_ENDED, MAX_WATCHED, Owners, Step};
+use crate::live_view::{BlockReads, Ended, LiveView, MAX_ENDED, MAX_WATCHED, Owners, ReadStep};
 use crate::usage;
 
 /// State that an engine keeps for live views.
@@ -55,7 +55,7 @@ impl Watch {
         let Some(block_size) = self.select_block.filter(|_| self.looks_at(slice.seq)) else {
             return false;
         };
-        let step = Step { seq: slice.seq, tokens: slice.end(), block_size };
+        let step = ReadStep { seq: slice.seq, tokens: slice.end(), block_size };
         let Some(reads) = BlockReads::of(step, attended) else { return false };
         self.reads.retain(|reads| reads.seq != slice.seq);
         self.reads.push(reads);

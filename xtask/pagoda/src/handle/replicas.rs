@@ -65,7 +65,7 @@ impl Replicas {
     /// [`Error::Thread`] if the system refuses a thread.
     ///
     /// # Panics
-    /// If there is no engine, or several of which one records no events.
+    /// If there is no engine, or if there are several and one records no events.
     pub fn spawn(engines: Vec<Engine>, options: HandleOptions) -> Result<Self, Error> {
         assert!(!engines.is_empty(), "at least one engine");
         let count = u32::try_from(engines.len()).expect("devices are few");
@@ -107,8 +107,8 @@ impl Replicas {
         self.engines[0].options()
     }
 
-    /// Queues a request where it costs least. An engine that is being reopened or has stalled gets it only if no other can
-    /// take it.
+    /// Queues a request at the replica with the lowest cost. An engine that is being reopened or has stalled gets it
+    /// only if no other can take it.
     ///
     /// # Errors
     /// As of [`EngineHandle::submit`], if no engine takes it.
@@ -129,7 +129,7 @@ impl Replicas {
         placing: &Arc<Placing>,
         hashes: &[BlockHash],
         request: &Request,
-    ) -> Result<(Stream, Place), Error> {
+    ) -> Result<(Stream, ReplicaRequest), Error> {
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let mut refused: Vec<ReplicaId> = Vec::new();
         let mut last = Error::Stopped;
@@ -147,7 +147,7 @@ impl Replicas {
             };
             let Some(placed) = placed else { return Err(last) };
             let (ticket, replica) = (placed.ticket, placed.replica);
-            let place = Place { placing: Arc::clone(placing), ticket, replica, prefilled: false };
+            let place = ReplicaRequest { placing: Arc::clone(placing), ticket, replica, prefilled: false };
             match self.engines[placed.replica.index()].submit(request.clone()) {
                 Ok(stream) => return Ok((stream, place)),
                 Err(error @ (Error::QueueFull { .. } | Error::QueueTokens { .. } | Error::Stopped)) => {
@@ -159,7 +159,7 @@ impl Replicas {
         }
     }
 
-    /// The health of the best engine: requests go there.
+    /// Health of the best engine, which gets the requests.
     #[must_use]
     pub fn health(&self) -> Health {
         let best = |health: &Health| match health {
@@ -214,7 +214,7 @@ impl Replicas {
 
 /// A request at a replica, until it is dropped.
 #[derive(Debug)]
-struct Place {
+struct ReplicaRequest {
     placing: Arc<Placing>,
     ticket: Ticket,
     replica: ReplicaId,
@@ -222,7 +222,7 @@ struct Place {
     prefilled: bool,
 }
 
-impl Place {
+impl ReplicaRequest {
     /// Counts the prompt as computed.
     fn prefilled(&mut self) {
         if !std::mem::replace(&mut self.prefilled, true) {
@@ -231,7 +231,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReplicaRequest {
     fn drop(&mut self) {
         self.placing.lock().ended(self.ticket);
     }
@@ -241,7 +241,7 @@ impl Drop for Place {
 #[derive(Debug)]
 struct Placed {
     replicas: Replicas,
-    at: Place,
+    at: ReplicaRequest,
     request: Request,
     hashes: Vec<BlockHash>,
     passed: Passed,
@@ -362,7 +362,7 @@ struct Passed {
 #[derive(Debug, Clone, Default)]
 struct PassedSample {
     tokens: Vec<u32>,
-    /// Number of those tokens that have come again.
+    /// Number of the tokens that the new replica has generated again.
     again: usize,
     finished: bool,
 }

@@ -45,7 +45,7 @@ pub struct LayerReads {
 
 /// A step of a sequence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
+pub(crate) struct ReadStep {
     pub(crate) seq: SeqId,
     /// Number of tokens of context.
     pub(crate) tokens: u32,
@@ -55,8 +55,8 @@ pub(crate) struct Step {
 
 impl BlockReads {
     /// The reads of a step; `None` if its selections were not traced. O(blocks read).
-    pub(crate) fn of(step: Step, attended: &Attended) -> Option<Self> {
-        let Step { seq, tokens, block_size } = step;
+    pub(crate) fn of(step: ReadStep, attended: &Attended) -> Option<Self> {
+        let ReadStep { seq, tokens, block_size } = step;
         if attended.selections.is_empty() {
             return None;
         }
@@ -136,8 +136,8 @@ mod tests {
         Attended { selections, mass: Some(0.75), ..Attended::default() }
     }
 
-    fn step(tokens: u32) -> Step {
-        Step { seq: SeqId::new(3), tokens, block_size: BlockSize::new(16).unwrap() }
+    fn step(tokens: u32) -> ReadStep {
+        ReadStep { seq: SeqId::new(3), tokens, block_size: BlockSize::new(16).unwrap() }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
 use prefetch::tier::{TierError, TierName};
-use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
+use scheduler::{Load, PrefetchRequest, Scheduler, StepPlan};
 
 use super::objects::Objects;
 use super::origin::Origins;
@@ -34,7 +34,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 const LOOKUP_BLOCKS: u32 = 32;
 
 /// A waiting request whose blocks were looked up.
-pub(super) struct Wished {
+pub(super) struct LookedUp {
     /// Positions of the tokens that were looked up: from the prefix hit on the device to the longest possible one.
     asked: Range<u32>,
     /// End of the prefix that the tiers complete.
@@ -50,7 +50,7 @@ pub(super) struct Wished {
 /// Tier and origin of a block that a lookup found.
 #[derive(Clone, Copy)]
 struct Found {
-    /// The fastest tier that has it.
+    /// The fastest tier that has the block.
     tier: TierName,
     origin: Origin,
 }
@@ -93,7 +93,7 @@ struct Bad {
     /// The first bad block.
     block: GroupBlock,
     reason: String,
-    /// Whether it was evicted since the lookup, which is no failure.
+    /// Whether the block was evicted since the lookup, which is no failure.
     missing: bool,
 }
 
@@ -151,15 +151,15 @@ impl Tiers {
         self.step += 1;
         self.loader.advance(self.step);
         let (objects, stack) = (Arc::clone(&self.objects), Arc::clone(&self.stack));
-        for wish in scheduler.prefetch_wishes(self.ahead) {
-            let asked = wish.start..objects.needs.aligned(scheduler.loadable_tokens(wish.seq));
-            let known = self.wishes.get(&wish.seq).is_some_and(|known| {
+        for request in scheduler.prefetch_requests(self.ahead) {
+            let asked = request.start..objects.needs.aligned(scheduler.loadable_tokens(request.seq));
+            let known = self.looked_up.get(&request.seq).is_some_and(|known| {
                 known.asked == asked && (known.found == asked.end || known.saved == self.saver.ended())
             });
             if known || asked.is_empty() {
                 continue;
             }
-            let hashes = scheduler.block_hashes(wish.seq).expect(WAITS);
+            let hashes = scheduler.block_hashes(request.seq).expect(WAITS);
             let origins = &self.origins;
             let mut search =
                 Search { stack: &stack, objects: &objects, origins, hashes, known: HashMap::new() };
@@ -168,11 +168,11 @@ impl Tiers {
             let blocks = objects.needs.beyond(asked.start, found);
             let lookup: Lookup =
                 blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
-            self.know(scheduler.content(wish.seq).expect(WAITS), lookup.keys().copied());
-            let ahead = self.read_ahead(&wish, blocks, &lookup, hashes);
-            scheduler.set_external_tokens(wish.seq, found);
-            let wished = Wished { asked, found, lookup, saved: self.saver.ended(), ahead };
-            self.wishes.insert(wish.seq, wished);
+            self.know(scheduler.content(request.seq).expect(WAITS), lookup.keys().copied());
+            let ahead = self.read_ahead(&request, blocks, &lookup, hashes);
+            scheduler.set_external_tokens(request.seq, found);
+            let looked_up = LookedUp { asked, found, lookup, saved: self.saver.ended(), ahead };
+            self.looked_up.insert(request.seq, looked_up);
         }
     }
 
@@ -180,22 +180,22 @@ impl Tiers {
     /// queue is full, the blocks are read later.
     fn read_ahead(
         &mut self,
-        wish: &PrefetchWish,
+        request: &PrefetchRequest,
         mut blocks: Vec<GroupBlock>,
         lookup: &Lookup,
         hashes: &[BlockHash],
     ) -> Option<Portion> {
         blocks.truncate(self.objects.portion(&blocks, self.portion));
         let count = self.objects.count(&blocks);
-        let ahead = self.wishes.values().filter_map(|wish| wish.ahead.as_ref());
+        let ahead = self.looked_up.values().filter_map(|known| known.ahead.as_ref());
         let ahead: usize = ahead.map(|ahead| self.objects.count(&ahead.blocks)).sum();
         if blocks.is_empty() || ahead + self.loading_objects() + count > self.room {
             return None;
         }
         let names = self.names(&blocks, lookup, hashes);
         let submission =
-            Submission::new(self.next_key(wish.seq), Priority::of_position(wish.position), names)
-                .step(self.step - 1 + u64::from(wish.batch));
+            Submission::new(self.next_key(request.seq), Priority::of_position(request.position), names)
+                .step(self.step - 1 + u64::from(request.batch));
         let handle = self.loader.submit(submission).ok()?;
         self.read_ahead.predicted += count as u64;
         Some(Portion { blocks, handle })
@@ -212,17 +212,17 @@ impl Tiers {
         for admitted in &plan.admitted {
             let tables = self.objects.groups().map(|group| scheduler.block_table(admitted.seq, group));
             self.origins.admit(admitted.seq, tables.flatten().copied());
-            if let Some(wish) = self.wishes.remove(&admitted.seq) {
-                let missed = self.objects.needs.beyond(wish.found, wish.asked.end);
+            if let Some(known) = self.looked_up.remove(&admitted.seq) {
+                let missed = self.objects.needs.beyond(known.found, known.asked.end);
                 self.stack.count_misses(self.objects.count(&missed) as u64);
             }
         }
         for load in &plan.loads {
             let blocks = self.objects.needs.beyond(load.start, load.start + load.len);
             self.know(scheduler.content(load.seq).expect(WAITS), blocks.iter().copied());
-            let wish = self.wishes.get_mut(&load.seq);
+            let known = self.looked_up.get_mut(&load.seq);
             let (lookup, ahead) =
-                wish.map(|wish| (wish.lookup.clone(), wish.ahead.take())).unwrap_or_default();
+                known.map(|known| (known.lookup.clone(), known.ahead.take())).unwrap_or_default();
             let ahead = ahead.filter(|ahead| blocks.starts_with(&ahead.blocks));
             if let Some(Portion { blocks, handle }) = &ahead {
                 let ReadAhead { used, late, .. } = &mut self.read_ahead;
@@ -285,8 +285,8 @@ impl Tiers {
     pub(crate) fn cancel(&mut self, seq: SeqId) {
         self.loaded.remove(&seq);
         self.origins.end(seq);
-        let wished = self.wishes.remove(&seq).is_some();
-        if self.loads.remove(&seq).is_some() || wished {
+        let was_looked_up = self.looked_up.remove(&seq).is_some();
+        if self.loads.remove(&seq).is_some() || was_looked_up {
             self.loader.cancel(seq);
         }
     }
@@ -357,7 +357,7 @@ impl Tiers {
         let policy = if missing { FailurePolicy::Recompute } else { self.failure };
         let recovery = policy.recover(hashes, BlockIdx::new(first), &[bad - first], start + len, size);
         // What is left of it may be looked up again.
-        self.wishes.remove(&seq);
+        self.looked_up.remove(&seq);
         scheduler.remote_ready(seq, good_tokens - start);
         let ends = matches!(recovery, Recovery::Fail { .. });
         Some(Unreadable { seq, from_token: good_tokens, reason, ends })

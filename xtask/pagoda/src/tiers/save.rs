@@ -16,7 +16,7 @@ use prefetch::store::{Store, StoreError, Task};
 
 use super::objects::Objects;
 use super::{Origin, Tiers};
-use crate::saves::{Progress, Saves};
+use crate::saves::{SaveProgress, Saves};
 use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
@@ -43,7 +43,7 @@ const LOOKS: Duration = Duration::from_millis(2);
 pub(super) struct Saver {
     /// `None` once no more reads follow.
     reads: Option<SyncSender<(Names, BlockRead)>>,
-    progress: Arc<Progress>,
+    progress: Arc<SaveProgress>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +54,7 @@ impl Saver {
     /// [`StoreError::Spawn`] when the system refuses a thread.
     pub(super) fn new(store: Store, objects: &Arc<Objects>, staged: usize) -> Result<Self, StoreError> {
         let (sender, reads) = sync_channel(staged);
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(SaveProgress::default());
         let objects = Arc::clone(objects);
         let writer = Writer { store, objects, progress: Arc::clone(&progress), writes: VecDeque::new() };
         let thread =
@@ -110,7 +110,7 @@ impl Drop for Saver {
 struct Writer {
     store: Store,
     objects: Arc<Objects>,
-    progress: Arc<Progress>,
+    progress: Arc<SaveProgress>,
     /// Writes under way, the oldest first.
     writes: VecDeque<Task>,
 }

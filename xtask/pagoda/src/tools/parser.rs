@@ -52,7 +52,7 @@ pub struct ToolCall {
 pub struct ParsedAnswer {
     /// Text for the user.
     pub text: String,
-    /// Thoughts before it; empty if there are none.
+    /// Thoughts before the answer's text; empty if there are none.
     pub thought: String,
     /// Calls of tools, in their order.
     pub calls: Vec<ToolCall>,
@@ -86,7 +86,7 @@ impl ToolCall {
 
     /// Reads a call; `None` if the text is none.
     fn read(text: &str) -> Option<Self> {
-        /// Llama 3 calls the arguments parameters.
+        /// A call as models write it. Llama 3 names the arguments `parameters`.
         #[derive(Deserialize)]
         struct Written<'a> {
             name: String,
@@ -99,7 +99,7 @@ impl ToolCall {
     }
 }
 
-/// Takes an answer apart as it grows.
+/// Splits an answer, as it grows, into text, thoughts and calls of tools.
 #[derive(Debug, Clone, Default)]
 pub struct AnswerParser {
     parser: Parser,
@@ -146,7 +146,7 @@ impl AnswerParser {
         self.parser.state == State::Thought
     }
 
-    /// Whether there has been a call.
+    /// Whether the answer has called a tool.
     #[must_use]
     pub fn has_called(&self) -> bool {
         self.parser.calls_begun > 0
@@ -204,7 +204,7 @@ enum State {
     /// The thought or a call is over, and only blanks followed.
     Opening,
     Text,
-    Call(Form, Progress),
+    Call(Form, CallProgress),
 }
 
 /// The way in which a call is written.
@@ -217,12 +217,12 @@ enum Form {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum CallProgress {
     /// The name has not come yet.
     Head,
     /// The fields come in another order, so that the call is read when it is complete.
     Whole,
-    /// The arguments are sent as they come.
+    /// The arguments are sent on while they arrive.
     Arguments(Nesting),
     /// The arguments have ended.
     Tail,
@@ -246,7 +246,7 @@ impl Parser {
     fn finish(&mut self) -> Vec<AnswerPart> {
         let rest = std::mem::take(&mut self.held);
         match self.state {
-            State::Call(form, Progress::Head | Progress::Whole) => {
+            State::Call(form, CallProgress::Head | CallProgress::Whole) => {
                 let is_certain = form == Form::Tagged || self.calls == Calls::Always;
                 let cut = || Head::read(&rest).1.filter(|_| is_certain).map(|name| (name, String::new()));
                 match ToolCall::read(&rest).map(|call| (call.name, call.arguments)).or_else(cut) {
@@ -285,7 +285,7 @@ impl Parser {
                 let (before, ended) = self.until(CALL);
                 pieces.extend(text(before));
                 if ended {
-                    self.state = State::Call(Form::Tagged, Progress::Head);
+                    self.state = State::Call(Form::Tagged, CallProgress::Head);
                 }
                 ended
             }
@@ -297,24 +297,24 @@ impl Parser {
         }
     }
 
-    fn step_call(&mut self, form: Form, progress: Progress, pieces: &mut Vec<AnswerPart>) -> bool {
+    fn step_call(&mut self, form: Form, progress: CallProgress, pieces: &mut Vec<AnswerPart>) -> bool {
         match progress {
-            Progress::Head => match Head::read(&self.held) {
+            CallProgress::Head => match Head::read(&self.held) {
                 (Head::Open, _) => false,
                 (Head::Other, _) => {
-                    self.state = State::Call(form, Progress::Whole);
+                    self.state = State::Call(form, CallProgress::Whole);
                     true
                 }
                 (Head::Arguments { at }, name) => {
                     self.held.drain(..at);
                     let call = self.call(name.expect("arguments follow a name"), String::new());
                     pieces.push(call);
-                    self.state = State::Call(form, Progress::Arguments(Nesting::default()));
+                    self.state = State::Call(form, CallProgress::Arguments(Nesting::default()));
                     true
                 }
             },
-            Progress::Whole if form == Form::Bare => false,
-            Progress::Whole => {
+            CallProgress::Whole if form == Form::Bare => false,
+            CallProgress::Whole => {
                 let Some((inner, rest)) = self.held.split_once(CALLED) else { return false };
                 let (inner, rest) = (inner.to_owned(), rest.to_owned());
                 match ToolCall::read(&inner) {
@@ -325,7 +325,7 @@ impl Parser {
                 self.state = State::Opening;
                 true
             }
-            Progress::Arguments(mut nesting) => {
+            CallProgress::Arguments(mut nesting) => {
                 let end = self.held.bytes().position(|byte| nesting.step(byte));
                 let rest = self.held.split_off(end.map_or(self.held.len(), |end| end + 1));
                 let arguments = std::mem::replace(&mut self.held, rest);
@@ -333,11 +333,12 @@ impl Parser {
                     let index = self.calls_begun - 1;
                     pieces.push(AnswerPart::Call(CallPart { index, name: None, arguments }));
                 }
-                let progress = if end.is_some() { Progress::Tail } else { Progress::Arguments(nesting) };
+                let progress =
+                    if end.is_some() { CallProgress::Tail } else { CallProgress::Arguments(nesting) };
                 self.state = State::Call(form, progress);
                 end.is_some()
             }
-            Progress::Tail => {
+            CallProgress::Tail => {
                 let end = if form == Form::Tagged { CALLED } else { "}" };
                 let Some((_, rest)) = self.held.split_once(end) else { return false };
                 self.held = rest.to_owned();
@@ -364,8 +365,10 @@ impl Parser {
             return false;
         }
         self.state = match self.calls {
-            Calls::Always if self.calls_begun == 0 => State::Call(Form::Bare, Progress::Head),
-            Calls::Maybe if may_think && trimmed.starts_with('{') => State::Call(Form::Bare, Progress::Head),
+            Calls::Always if self.calls_begun == 0 => State::Call(Form::Bare, CallProgress::Head),
+            Calls::Maybe if may_think && trimmed.starts_with('{') => {
+                State::Call(Form::Bare, CallProgress::Head)
+            }
             _ => State::Text,
         };
         // Blanks before a thought or a call, or between two, belong to neither.

@@ -22,7 +22,7 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "MessagesFields")]
 pub(crate) struct MessagesFields {
-    messages: Vec<Message>,
+    messages: Vec<AnthropicMessage>,
     /// The system prompt.
     system: Option<Content>,
     /// Maximum number of tokens of the answer. Counts of tokens need none.
@@ -60,7 +60,7 @@ pub(crate) struct Messages {
 /// A message of a conversation.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "AnthropicMessage")]
-struct Message {
+struct AnthropicMessage {
     role: Role,
     content: Content,
     /// Settings from this message on. The last ones are those of the answer.
@@ -192,7 +192,7 @@ impl Messages {
             variables.insert("enable_thinking".into(), thinks.into());
         }
         let output = fields.output_config.unwrap_or_default();
-        let changed = |message: &Message| message.output_config.as_ref()?.effort.clone();
+        let changed = |message: &AnthropicMessage| message.output_config.as_ref()?.effort.clone();
         if let Some(effort) = fields.messages.iter().rev().find_map(changed).or(output.effort) {
             variables.insert("reasoning_effort".into(), effort.into());
         }
@@ -277,7 +277,7 @@ fn tools(given: &[Value], choice: Option<ToolChoice>, reader: &mut Reader) -> Re
 }
 
 fn messages(
-    given: Vec<Message>,
+    given: Vec<AnthropicMessage>,
     system: Option<Content>,
     reader: &mut Reader,
 ) -> Result<Vec<Value>, ApiError> {
@@ -292,7 +292,7 @@ fn messages(
             messages.push(json!({ "role": "system", "content": kept.join("\n") }));
         }
     }
-    for (index, Message { role, content, .. }) in given.into_iter().enumerate() {
+    for (index, AnthropicMessage { role, content, .. }) in given.into_iter().enumerate() {
         let at = format!("messages[{index}].content");
         match role {
             Role::System => {

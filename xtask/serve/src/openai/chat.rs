@@ -26,7 +26,7 @@ use crate::output_format::{FormatFields, OutputFormat};
 use crate::reply::json;
 use crate::server::{Prompted, Server};
 use crate::tools::{ChatTool, ToolChoice, format_of, read_tools};
-use message::{DeltaMessage, Message, WholeMessage};
+use message::{ChoiceMessage, DeltaMessage, WholeMessage};
 
 /// Fields of a chat.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -143,7 +143,7 @@ struct ChatRender {
 }
 
 /// A whole answer to a chat.
-pub(crate) type Whole<'a> = Completion<'a, WholeObject, ChatChoice<Message>>;
+pub(crate) type Whole<'a> = Completion<'a, WholeObject, ChatChoice<ChoiceMessage>>;
 
 /// A chunk of an answer to a chat.
 pub(crate) type Chunk<'a> = Completion<'a, ChunkObject, ChatChoice<DeltaMessage>>;
@@ -284,7 +284,7 @@ impl Render for ChatRender {
     }
 
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
-        let message = |pieces| Message { message: WholeMessage::new(pieces) };
+        let message = |pieces| ChoiceMessage { message: WholeMessage::new(pieces) };
         let choices = deltas.into_iter().map(|delta| self.choice(answering, delta, message)).collect();
         json(&Whole {
             usage: Some(Some(answering.usage.into())),

@@ -15,7 +15,7 @@ use crate::fields::Reader;
 #[schemars(rename = "Conversation")]
 pub(crate) struct ConversationFields {
     #[schemars(required)]
-    messages: Option<Vec<Message>>,
+    messages: Option<Vec<ChatMessage>>,
     /// Continue the last message, which is by the assistant.
     continue_final_message: Option<bool>,
     /// Begin an answer. It must differ from `continue_final_message`.
@@ -38,7 +38,7 @@ pub(crate) struct ConversationFields {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct Reasoning {
     pub(crate) effort: Option<String>,
-    /// Whether it thinks at all.
+    /// Whether the model thinks at all.
     pub(crate) enabled: Option<bool>,
     /// Form of summaries. This server has none: thoughts are returned in full.
     #[serde(rename = "summary")]
@@ -70,7 +70,7 @@ enum Think {
 /// A message of a conversation.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ChatMessage")]
-struct Message {
+struct ChatMessage {
     role: Role,
     content: Option<Text>,
     name: Option<String>,
@@ -115,7 +115,7 @@ enum FunctionType {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct FunctionCall {
     name: String,
-    /// The text of a JSON object, as the answer had it.
+    /// The text of a JSON object, as generated.
     arguments: String,
 }
 
@@ -178,7 +178,7 @@ impl ConversationFields {
     }
 }
 
-impl Message {
+impl ChatMessage {
     /// Converts the message to an object for templates.
     fn into_template(self, index: usize, reader: &mut Reader) -> Result<Value, ApiError> {
         let at = |name: &str| format!("messages[{index}].{name}");
@@ -233,8 +233,8 @@ impl ToolCall {
     }
 }
 
-/// The arguments of a call that a client sends back. If the model wrote what no JSON value has, the rest is left out, so that
-/// the conversation can go on.
+/// Parses the arguments of a call that a client sends back. If the model wrote invalid JSON, only the readable part
+/// is kept, so that the conversation can go on.
 pub(crate) fn arguments_object(
     at: &str,
     text: &str,

@@ -7,7 +7,7 @@ use attn_kernels::Variant;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::profile::Registers;
 use dense_kernels::kernel::matmul::Epilogue;
-use dense_kernels::kernel::matmul_int8::{self, MAX_ROWS, MatmulInt8Params, Tiling};
+use dense_kernels::kernel::matmul_int8::{self, CodeTiling, MAX_ROWS, MatmulInt8Params};
 use dense_kernels::kernel::matmul_int8_tile;
 use dense_kernels::kernel::matmul_tile::Tile;
 use dense_kernels::kernel::quantize_rows::QuantizeRowsParams;
@@ -69,7 +69,7 @@ impl Product {
 
     fn few(&self, gpu: &Gpu, at: [u32; 2], (tile_rows, registers): (u32, Registers)) -> Vec<f32> {
         let slices = matmul_int8::slices(self.epilogue, MAX_LANES);
-        let tiling = Tiling::for_rows(tile_rows, self.epilogue, slices, registers);
+        let tiling = CodeTiling::for_rows(tile_rows, self.epilogue, slices, registers);
         let variant = matmul_int8::variant(self.packed.format, self.epilogue, tiling);
         self.run(gpu, &variant, at, matmul_int8::grid(tiling, at[1], self.params.cols))
     }

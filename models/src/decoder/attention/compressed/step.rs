@@ -169,7 +169,7 @@ impl CompressedStep {
             Ok(StateStep { slots, entries: StepList::new(gpu, "entries", rows)? })
         };
         Ok(Self {
-            cos_sin: StepList::new(gpu, "angles", rows * pairs)?,
+            cos_sin: StepList::new(gpu, "cos_sin", rows * pairs)?,
             windows: (0..attn_groups).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
             window_stride: 0,
             rows: StepList::new(gpu, "rows", rows)?,

@@ -20,7 +20,7 @@ use pagoda::{Demand, EngineOptions, KvDtype, Model, Preemption, Registry, Sparse
 use serde::Serialize;
 
 use super::cells::{Cells, Kept as _};
-use super::ruler::{self, Prompt, Task};
+use super::ruler::{self, Task, TaskPrompt};
 use super::runner::{self, Score, SequencePlan, Steps};
 use crate::bench::measure::{self, Batch, count};
 use crate::bench::page::{self, Shown};
@@ -104,10 +104,10 @@ struct Bench<'a> {
 
 /// A prompt of a task, for all policies and KV types.
 struct Asked {
-    /// Length that it belongs to.
+    /// Length in tokens of the row that the prompt belongs to.
     tokens: u32,
     task: Task,
-    prompt: Prompt,
+    prompt: TaskPrompt,
 }
 
 /// Tokens whose likelihood is measured.

@@ -122,7 +122,7 @@ impl Task {
 
 /// A prompt, and the texts that its answer must contain.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prompt {
+pub struct TaskPrompt {
     /// Token ids, with the beginning of the answer.
     pub ids: Vec<u32>,
     /// Texts of the answer.
@@ -133,7 +133,7 @@ pub struct Prompt {
 ///
 /// # Errors
 /// If the model has no tokenizer, or the length has no room for the task.
-pub fn prompt(model: &Model, task: Task, length: u32, depth: Option<f64>, seed: u64) -> Result<Prompt> {
+pub fn prompt(model: &Model, task: Task, length: u32, depth: Option<f64>, seed: u64) -> Result<TaskPrompt> {
     // Tasks differ in their facts, whatever the seed.
     let seed = seed ^ (task as u64) << 48;
     let facts = Facts::new(task, &mut StdRng::seed_from_u64(seed));
@@ -155,7 +155,7 @@ pub fn prompt(model: &Model, task: Task, length: u32, depth: Option<f64>, seed: 
     loop {
         let ids = ids(units)?;
         if ids.len() <= length {
-            return Ok(Prompt { ids, expected: facts.expected });
+            return Ok(TaskPrompt { ids, expected: facts.expected });
         }
         units = (units * (length - none) / (ids.len() - none)).min(units - 1);
     }

@@ -8,7 +8,7 @@ use pagoda::hub;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::prompt::Prompt;
+use super::prompt::LoadPrompt;
 use super::sse::Events;
 
 /// A server, and the fields that it supports.
@@ -27,7 +27,7 @@ impl Client {
     ///
     /// # Errors
     /// If the server does not answer, or refuses a plain completion.
-    pub(in crate::bench) async fn connect(base: &str, key: Option<&str>, probe: &Prompt) -> Result<Self> {
+    pub(in crate::bench) async fn connect(base: &str, key: Option<&str>, probe: &LoadPrompt) -> Result<Self> {
         let base = base.trim_end_matches('/');
         hub::choose_cryptography();
         let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// Sends a request that was due at `due` and takes the answer. The answer contains any error.
-    pub(in crate::bench) async fn ask(&self, prompt: &Prompt, tokens: u32, due: Instant) -> Answer {
+    pub(in crate::bench) async fn ask(&self, prompt: &LoadPrompt, tokens: u32, due: Instant) -> Answer {
         let mut answer = Answer { late_ms: ms_since(due), ..Answer::default() };
         if let Err(error) = self.stream(prompt, tokens, due, &mut answer).await {
             answer.error = Some(format!("{error:#}"));
@@ -88,7 +88,13 @@ impl Client {
         answer
     }
 
-    async fn stream(&self, prompt: &Prompt, tokens: u32, due: Instant, answer: &mut Answer) -> Result<()> {
+    async fn stream(
+        &self,
+        prompt: &LoadPrompt,
+        tokens: u32,
+        due: Instant,
+        answer: &mut Answer,
+    ) -> Result<()> {
         let mut body = json!({
             "model": self.model, "temperature": 0, "stream": true, "stream_options": { "include_usage": true },
             "max_tokens": tokens,

@@ -8,11 +8,11 @@ use tokio::time::sleep_until;
 
 use super::answer::Answer;
 use super::client::Client;
-use super::prompt::Prompt;
+use super::prompt::LoadPrompt;
 use crate::bench::workload::Arrival;
 use crate::cli::PromptForm;
 
-/// A request as it went.
+/// A request that was sent, and its answer.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     /// Seconds from the start to the time at which it was due.
@@ -54,7 +54,7 @@ struct Talk {
 
 impl Talk {
     async fn run(self, arrival: Arrival, form: PromptForm) -> Vec<Sent> {
-        let mut prompt = Prompt::new(form, &arrival.prompt);
+        let mut prompt = LoadPrompt::new(form, &arrival.prompt);
         let due = self.begin + Duration::from_secs_f64(arrival.at_s);
         let mut sent = vec![self.turn(&prompt, arrival.output, due).await];
         for turn in arrival.turns {
@@ -69,7 +69,7 @@ impl Talk {
         sent
     }
 
-    async fn turn(&self, prompt: &Prompt, output: u32, due: Instant) -> Sent {
+    async fn turn(&self, prompt: &LoadPrompt, output: u32, due: Instant) -> Sent {
         sleep_until(due.into()).await;
         let answer = self.client.ask(prompt, output, due).await;
         Sent { at_s: (due - self.begin).as_secs_f64(), answer }

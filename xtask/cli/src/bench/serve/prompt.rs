@@ -24,13 +24,13 @@ pub(super) fn vocab(form: PromptForm, ids: u32) -> u32 {
 
 /// A prompt, with all earlier turns of the conversation.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::bench) enum Prompt {
+pub(in crate::bench) enum LoadPrompt {
     Ids(Vec<u32>),
     Text(String),
     Chat(Vec<Value>),
 }
 
-impl Prompt {
+impl LoadPrompt {
     /// The prompt of numbers of a trace.
     pub(in crate::bench) fn new(form: PromptForm, numbers: &[u32]) -> Self {
         match form {
@@ -94,7 +94,7 @@ mod tests {
     fn later_turns_repeat_everything() {
         let answer = Answer { text: " hand in".into(), ids: vec![7], ..Answer::default() };
         let after = |form| {
-            let mut prompt = Prompt::new(form, &[1, 0]);
+            let mut prompt = LoadPrompt::new(form, &[1, 0]);
             prompt.extend(&answer, &[2]);
             let mut body = json!({});
             let path = prompt.put(&mut body);

@@ -17,7 +17,7 @@ use tokio::runtime;
 
 use self::plan::RestartPlan;
 use self::server::Server;
-use super::{Answer, Prompt};
+use super::{Answer, LoadPrompt};
 use crate::bench::median::Median;
 use crate::bench::page;
 use crate::cli::{BenchServeArgs, PromptForm};
@@ -112,11 +112,11 @@ impl Bench<'_> {
     }
 
     /// Random prompts, `[lengths][repeats]`.
-    fn prompts(&self, salt: u64) -> Vec<Vec<Prompt>> {
+    fn prompts(&self, salt: u64) -> Vec<Vec<LoadPrompt>> {
         let mut random = StdRng::seed_from_u64(self.plan.seed.wrapping_add(salt << 32));
         let mut prompt = |tokens: u32| {
             let ids: Vec<u32> = (0..tokens).map(|_| random.random_range(0..self.vocab)).collect();
-            Prompt::new(PromptForm::Ids, &ids)
+            LoadPrompt::new(PromptForm::Ids, &ids)
         };
         self.plan
             .prompts
@@ -134,7 +134,7 @@ impl Bench<'_> {
     }
 }
 
-async fn ask(server: &Server, prompt: &Prompt) -> Result<Answer> {
+async fn ask(server: &Server, prompt: &LoadPrompt) -> Result<Answer> {
     let answer = server.client.ask(prompt, 2, Instant::now()).await;
     ensure!(answer.error.is_none(), "the server failed: {}", answer.error.unwrap_or_default());
     ensure!(answer.first_ms.is_some(), "the server answered without a token");

@@ -9,7 +9,7 @@ use crate::ids::new_id;
 /// The message of a choice.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Chat")]
-pub(crate) struct Message {
+pub(crate) struct ChoiceMessage {
     pub(super) message: WholeMessage,
 }
 

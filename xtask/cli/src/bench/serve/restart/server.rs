@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tokio::time::sleep;
 
-use super::super::{Client, Prompt};
+use super::super::{Client, LoadPrompt};
 use super::KEPT;
 use crate::cli::{BenchServeArgs, PromptForm};
 
@@ -17,14 +17,14 @@ use crate::cli::{BenchServeArgs, PromptForm};
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Maximum time for all blocks to be written.
-const MOST: Duration = Duration::from_secs(120);
+const MAX_SAVE_TIME: Duration = Duration::from_secs(120);
 
 /// `serve` of this program, with a disk tier.
 pub(super) struct Server {
     process: Process,
     pub(super) client: Client,
     metrics: Client,
-    /// Seconds until it was ready.
+    /// Seconds until the server was ready.
     pub(super) start_s: f64,
 }
 
@@ -54,7 +54,7 @@ impl Server {
         // The rest is read, so that the server is never stopped by a full pipe.
         thread::spawn(move || lines.for_each(drop));
         let start_s = begun.elapsed().as_secs_f64();
-        let probe = Prompt::new(PromptForm::Ids, &[1, 2, 3]);
+        let probe = LoadPrompt::new(PromptForm::Ids, &[1, 2, 3]);
         let client = Client::connect(&format!("http://{address}/v1"), None, &probe).await?;
         let metrics = client.beside(&format!("http://{address}"));
         Ok(Self { process, client, metrics, start_s })
@@ -73,8 +73,11 @@ impl Server {
             if now > bytes {
                 (bytes, since) = (now, Instant::now());
             }
-            if begun.elapsed() > MOST {
-                bail!("{bytes} bytes were written to disk or a store within {} seconds", MOST.as_secs());
+            if begun.elapsed() > MAX_SAVE_TIME {
+                bail!(
+                    "{bytes} bytes were written to disk or a store within {} seconds",
+                    MAX_SAVE_TIME.as_secs()
+                );
             }
             sleep(Duration::from_millis(50)).await;
         }
