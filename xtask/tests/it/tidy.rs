@@ -278,14 +278,14 @@ const UNCLEAR_PHRASES: [(&str, &str); 15] = [
 /// Sources whose doc comments are the texts of `--help`, which users and snapshots know.
 const HELP_TEXTS: [&str; 2] = ["xtask/src/cli", "xtask/cli/src/cli"];
 
-/// Returns the first of [`UNCLEAR_PHRASES`] in each paragraph of the doc comments of a source file.
+/// Returns the first of [`UNCLEAR_PHRASES`], or a bare "of which", in each paragraph of the doc comments of a source file.
 fn unclear(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut paragraph = String::new();
     for line in text.lines().map(str::trim).chain([""]) {
         let rest = ["///", "//!"].iter().find_map(|mark| line.strip_prefix(mark)).map_or("", str::trim);
         if rest.is_empty() {
-            found.extend(unclear_phrase(&paragraph));
+            found.extend(unclear_phrase(&paragraph).or_else(|| bare_of_which(&paragraph)));
             paragraph.clear();
         } else {
             paragraph.push(' ');
@@ -303,6 +303,84 @@ fn unclear_phrase(paragraph: &str) -> Option<String> {
         padded.contains(&format!(" {phrase}{end}"))
     })?;
     Some(format!("\"{phrase}\" ({instead}) in \"{}\"", paragraph.trim()))
+}
+
+/// Returns what is wrong with a paragraph that says "of which" without the part that it is about, such as "each of which".
+fn bare_of_which(paragraph: &str) -> Option<String> {
+    const PARTS: [&str; 8] = ["all", "both", "each", "first", "last", "none", "one", "some"];
+    let words: Vec<_> = paragraph.split_whitespace().collect();
+    let bare = words.windows(3).any(|words| words[1..] == ["of", "which"] && !PARTS.contains(&words[0]));
+    bare.then(|| format!("\"of which\" (say it in a sentence of its own) in \"{}\"", paragraph.trim()))
+}
+
+/// Units that summaries of numbers begin with by mistake.
+const COUNTED: [&str; 18] = [
+    "16-byte",
+    "Blocks",
+    "Channels",
+    "Columns",
+    "Elements",
+    "Entries",
+    "Experts",
+    "KV heads",
+    "Keys",
+    "Lanes",
+    "Lists",
+    "Query heads",
+    "Rows",
+    "Tokens",
+    "Words",
+    "Workgroups",
+    "f32",
+    "u32",
+];
+
+/// Summaries of whole-number fields that begin with the counted things, and not with "Number of".
+fn uncounted(text: &str) -> Vec<&str> {
+    const NUMBERS: [&str; 4] = ["u16,", "u32,", "u64,", "usize,"];
+    // Bindings of a kernel, which are buffers of numbers.
+    const BUFFERS: [&str; 2] = ["read ", "write "];
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let is_buffer =
+        |line: &str| line.starts_with("//") || BUFFERS.iter().any(|access| line.starts_with(access));
+    let is_number =
+        |line: &str| !is_buffer(line) && line.rsplit_once(": ").is_some_and(|(_, of)| NUMBERS.contains(&of));
+    let is_doc = |line: &&str| line.starts_with("///");
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate().filter(|(at, line)| *at > 0 && is_number(line)) {
+        let docs = lines[..at].iter().rev().take_while(|line| is_doc(line)).count();
+        let summary = lines[at - docs];
+        let begins = |unit: &&str| summary.strip_prefix("/// ").and_then(|rest| rest.strip_prefix(*unit));
+        let counts =
+            COUNTED.iter().filter_map(begins).any(|rest| rest.starts_with([' ', '.', ',', ':', ';']));
+        if docs > 0 && counts {
+            found.push(summary);
+        }
+    }
+    found
+}
+
+#[test]
+fn summaries_of_numbers_say_so() {
+    let mut faults = Vec::new();
+    for file in written().iter().filter(|file| file.path.contains("src/") && file.path.ends_with(".rs")) {
+        if !HELP_TEXTS.iter().any(|help| file.path.starts_with(help)) {
+            let uncounted = uncounted(&file.text).into_iter();
+            faults.extend(uncounted.map(|line| format!("{}: begin with \"Number of\": {line}", file.path)));
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn numbers_without_the_word_are_caught() {
+    let text = "/// Rows.\npub rows: u32,\n/// Number of rows.\nold: usize,\n/// Rows of x.\nx: Vec<u32>,\n";
+    assert_eq!(uncounted(text), ["/// Rows."]);
+    assert_eq!(
+        uncounted("    /// Keys of a part,\n    /// at least one.\n    keys: u64,"),
+        ["/// Keys of a part,"]
+    );
+    assert_eq!(uncounted("rows: u32,\nkeys: u32,"), [""; 0]);
 }
 
 #[test]
@@ -371,6 +449,7 @@ fn unclear_phrases_are_caught() {
     assert_eq!(unclear(text), [fault]);
     assert_eq!(unclear("/// Counts.\n///\n/// A tensor, of which `done` was read.").len(), 1);
     assert_eq!(unclear("/// Extents, the last of which is a row."), [""; 0]);
+    assert_eq!(unclear("/// A number of which budgets are multiples.").len(), 1);
     assert_eq!(unclear("// behind it\nlet behind = 1;"), [""; 0]);
 }
 
