@@ -133,7 +133,7 @@ macro_rules! bindings {
     };
 }
 
-/// One binding of [`bindings!`](crate::bindings).
+/// Describes one binding of [`bindings!`](crate::bindings).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! binding {

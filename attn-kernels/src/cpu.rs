@@ -1,4 +1,4 @@
-//! CPU references: the textbook formula of each kernel, f64 inside, slices in and slices out.
+//! CPU references: the textbook formula of each kernel, computed in f64 on slices.
 //!
 //! One module a kernel, of the same stem as its `.wgsl` file, with the kernel's bindings in their order as arguments.
 //! The loops are not the kernel's: a reference is what the kernel means. Device caches are given as values, in the
@@ -71,18 +71,19 @@ pub struct PagedKv<'a> {
 }
 
 impl PagedKv<'_> {
-    /// The key of `token` (a position in its sequence) and KV head, through the sequence's block table.
+    /// Returns the key of `token` (a position in its sequence) for a KV head, through the sequence's block table.
     pub fn key(&self, table: &[u32], head: usize, token: usize) -> impl Iterator<Item = f64> {
         self.gather(self.k, KvShape::k_index, table, head, token)
     }
 
-    /// The value of `token` and KV head.
+    /// Returns the value of `token` for a KV head, through the sequence's block table.
     pub fn value(&self, table: &[u32], head: usize, token: usize) -> impl Iterator<Item = f64> {
         self.gather(self.v, KvShape::v_index, table, head, token)
     }
 
-    /// Applies `of` to each query head and the keys of each block, `[rows, num_heads, stride]`: none beyond the
-    /// sequence. For rows `[row of q, KV length, first entry of its table, any]` and blocks of `select_block` tokens.
+    /// Applies `of` to each query head and the keys of each block, `[rows, num_heads, stride]`; blocks beyond the
+    /// sequence get no keys. For rows `[row of q, KV length, first entry of its table, any]` and blocks of
+    /// `select_block` tokens.
     pub(crate) fn of_blocks(
         &self,
         select_block: usize,
@@ -120,7 +121,7 @@ impl PagedKv<'_> {
     }
 }
 
-/// The f32 next to a result.
+/// Rounds a result to f32.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
 pub(crate) fn f32_of(x: f64) -> f32 {
     x as f32

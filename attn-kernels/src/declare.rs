@@ -37,7 +37,7 @@ impl Sizes {
 }
 
 impl Registers {
-    /// The variants of every division, by their names.
+    /// Lists the variants of both register classes, with their names.
     #[must_use]
     pub fn listed(variants: impl Fn(Self) -> Listed) -> Listed {
         let of = |(prefix, registers)| {

@@ -60,7 +60,7 @@ pub struct Gpu {
     allocated: Arc<buffer::Accounts>,
     next_id: AtomicU64,
     made: AtomicU64,
-    /// Next buffers that are refused, counted from 0.
+    /// Buffers that are refused, as a range counted from the next one.
     refused: Mutex<Range<u64>>,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
@@ -71,7 +71,7 @@ pub struct Gpu {
     scratch: Mutex<submit::Scratch>,
 }
 
-/// The first error that arrived outside a call: submissions report it.
+/// The first error that arrived outside a call. Submissions report it.
 #[derive(Debug, Default)]
 struct Fault {
     lost: OnceLock<String>,
@@ -228,7 +228,7 @@ impl Gpu {
         self.fault.lost.get().is_some()
     }
 
-    /// Destroys the device with all that is on it, as a reset of the driver does. For tests of the recovery.
+    /// Destroys the device with all that is on it, as a reset of the driver does. Tests of the recovery call it.
     pub fn destroy(&self) {
         let _ = self.fault.lost.set("it was destroyed".into());
         self.device.destroy();
@@ -246,7 +246,7 @@ impl Gpu {
     }
 }
 
-/// The profile of a device that was opened at `level`.
+/// Returns the profile of a device that was opened at `level`.
 fn profile(
     device: &wgpu::Device,
     info: &wgpu::AdapterInfo,
@@ -288,7 +288,8 @@ fn watch(device: &wgpu::Device) -> Arc<Fault> {
     fault
 }
 
-/// The best level of a device that is opened with `features`, on an adapter with matrices of a size that kernels use, or none.
+/// Returns the best level of a device with `features`, on an adapter with matrices of a size that kernels use, if it
+/// has any.
 fn best_level(features: wgpu::Features, matrix_size: Option<u32>) -> Level {
     if !features.contains(wgpu::Features::SUBGROUP) {
         return Level::Baseline;
@@ -297,7 +298,7 @@ fn best_level(features: wgpu::Features, matrix_size: Option<u32>) -> Level {
     if features.contains(coop) && matrix_size.is_some() { Level::Coop } else { Level::Subgroup }
 }
 
-/// WebGPU's defaults, which every kernel stays inside.
+/// Checks that the limits of an adapter are at least WebGPU's defaults, within which every kernel stays.
 fn check_limits(adapter: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
     let needed: [(&'static str, u64, u64); 4] = [
         ("maxStorageBuffersPerShaderStage", limits.max_storage_buffers_per_shader_stage.into(), 8),

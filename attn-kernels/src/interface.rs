@@ -5,7 +5,7 @@
 pub struct Field {
     /// Name on the host and in the WGSL.
     pub name: &'static str,
-    /// Offset in bytes.
+    /// Offset from the start of the block, in bytes.
     pub offset: usize,
 }
 
@@ -14,7 +14,7 @@ pub trait Params: bytemuck::Pod {
     /// The fields in order.
     const FIELDS: &'static [Field];
 
-    /// The fields and the size as it is bound.
+    /// The fields, and the size as bound.
     const LAYOUT: ParamsLayout =
         ParamsLayout { fields: Self::FIELDS, bytes: size_of::<Self>().next_multiple_of(ParamsLayout::ALIGN) };
 }
@@ -29,7 +29,7 @@ pub struct ParamsLayout {
 }
 
 impl ParamsLayout {
-    /// Bytes that sizes of uniform blocks are rounded up to: the largest alignment of a field in WGSL.
+    /// Granularity of the size of uniform blocks, in bytes: the largest alignment of a field in WGSL.
     pub const ALIGN: usize = 16;
 }
 
@@ -41,7 +41,7 @@ pub enum Access {
     Read,
     /// `var<storage, read_write>`
     Write,
-    /// `var<uniform>` of [`WINDOW_BYTES`]: part of a buffer that is read.
+    /// `var<uniform>` of [`WINDOW_BYTES`]: a read-only part of a buffer.
     Window,
     /// `texture_storage_2d<rgba32uint, read>`
     Image,
@@ -57,6 +57,6 @@ pub struct Binding {
     pub name: &'static str,
     /// Access of the kernel.
     pub access: Access,
-    /// Whether only some variants have it.
+    /// Whether only some variants have the binding.
     pub optional: bool,
 }

@@ -1,5 +1,5 @@
-//! Host side of each kernel: parameters, bindings, specialisation, grid. Each kernel has a module with the name of its
-//! `.wgsl` file and of its CPU reference.
+//! Host side of each kernel: parameters, bindings, specialisation, grid. Each kernel has a module, with the same name
+//! as its `.wgsl` file and its CPU reference.
 
 pub mod apply_sinks;
 pub mod attend_means;
@@ -91,7 +91,7 @@ pub(crate) fn stored(variant: &crate::Variant) -> Option<Stored> {
     CACHES.into_iter().find_map(|slot| variant.get(slot))
 }
 
-/// The type of cache that a module reads or writes, if it is made for one.
+/// The type of cache that a module reads or writes, if the module is specific to one.
 pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
     let stored = CACHES.into_iter().find_map(|slot| slot.value(module)).map(|(_, dtype)| dtype);
     let latents = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
@@ -104,15 +104,14 @@ pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
         .or_else(|| by_matrices().map(|published| if published { KvDtype::Fp8 } else { KvDtype::F16 }))
 }
 
-/// A grid of `workgroups` in one dimension, folded if one dimension of a dispatch cannot hold it; kernels unfold it with the
-/// shared module `flat` or by row.
+/// Returns a grid of `workgroups` in one dimension, folded if one dimension of a dispatch cannot hold it; kernels
+/// unfold it with the shared module `flat` or by row.
 #[must_use]
 pub fn flat_grid(workgroups: u32) -> [u32; 3] {
     [workgroups.min(65_535), workgroups.div_ceil(65_535), 1]
 }
 
-/// Counts the query heads of a KV head that one lane or workgroup serves: the largest divisor of the group up to
-/// `most`.
+/// Number of query heads of a KV head that one lane or workgroup serves: the largest divisor of the group up to `most`.
 pub(crate) fn heads_together(group: u32, most: u32) -> u32 {
     (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
 }

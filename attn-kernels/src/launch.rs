@@ -1,4 +1,4 @@
-//! Launches of several kernels as one: the choice of kernels for a device, and the scratch between the kernels.
+//! Launches of several kernels as one, with the choice of kernels for a device and the scratch memory between them.
 //!
 //! The runtime, [`gpu`](crate::gpu), knows no kernel; here are the choices that need both.
 
@@ -15,7 +15,8 @@ use crate::gpu::Gpu;
 use crate::kernel::block_score_subgroup;
 
 impl Gpu {
-    /// A variant of `block_score`, or of `block_score_subgroup` if it serves the same shape and the device runs it.
+    /// Compiles a variant of `block_score`, or of `block_score_subgroup` if it serves the same shape and the device
+    /// runs it.
     #[must_use]
     pub fn block_score(&self, variant: Variant) -> Variant {
         block_score_subgroup::of(&variant).filter(|other| self.profile().runs(other)).unwrap_or(variant)

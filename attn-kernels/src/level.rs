@@ -15,7 +15,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Lower-case name, as file names and reports have it.
+    /// Lower-case name, as in file names and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()

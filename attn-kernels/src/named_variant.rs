@@ -3,17 +3,17 @@
 use crate::declare::Sizes;
 use crate::{Kernel, Level, Variant};
 
-/// A variant as reports and file names call it.
+/// A variant with the name that reports and files use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedVariant {
     /// The kernel's name and, after a hyphen, the features of the variant: `paged_decode-f16`.
     pub name: String,
-    /// The variant, at sizes that are usual in models.
+    /// The variant, at sizes that are common in models.
     pub variant: Variant,
 }
 
 impl NamedVariant {
-    /// The kernel's name, `-` and `part`; without a part the kernel's name.
+    /// Names `variant` with the kernel's name, a hyphen and `part`; without a part, with the kernel's name alone.
     #[must_use]
     pub fn new(part: &str, variant: Variant) -> Self {
         let kernel = variant.kernel.name;
@@ -21,7 +21,7 @@ impl NamedVariant {
         Self { name, variant }
     }
 
-    /// Lists the variants of kernels at sizes of a model; of several that are the same, the first.
+    /// Lists the variants of kernels at sizes of a model, each only once: of equal variants, the first.
     #[must_use]
     pub fn list(kernels: &[&'static Kernel], sizes: &Sizes) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
@@ -37,7 +37,7 @@ impl NamedVariant {
         all
     }
 
-    /// Level of adapter that it needs.
+    /// Level of adapter that the variant needs.
     #[must_use]
     pub fn level(&self) -> Level {
         self.variant.level

@@ -1,4 +1,4 @@
-//! Traits and measured times of a device that decide which kernels run on it, and the split of their work.
+//! Properties and measured times of a device, which decide the kernels that run on it and the split of their work.
 
 mod matrices;
 mod registers;
@@ -14,29 +14,30 @@ use crate::verdicts::Verdicts;
 use crate::{Kernel, Level, Variant};
 use std::ops::RangeInclusive;
 
-/// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) describes an open
-/// device. Choices depend on nothing else, so a profile made by hand shows what another device would get.
+/// Description of a device, from which kernels, tiles and splits are chosen.
+/// [`Gpu::profile`](crate::gpu::Gpu::profile) describes an open device. Choices depend on nothing else, so a profile
+/// made by hand shows what another device would get.
 #[derive(Clone, Copy, PartialEq, Debug, Setters)]
 #[non_exhaustive]
 pub struct DeviceProfile {
-    /// Whether a processor stands in for a GPU: loads at one address for all lanes are then cheap, gathers are not, and barriers
-    /// switch contexts.
+    /// Whether the adapter is a processor in place of a GPU: loads at one address for all lanes are then cheap,
+    /// gathers are not, and barriers switch contexts.
     pub software: bool,
-    /// Highest level whose kernels run here.
+    /// Highest level whose kernels run on this device.
     pub level: Level,
     /// Smallest and largest number of lanes of a subgroup.
     #[setters(skip)]
     pub subgroups: [u32; 2],
-    /// Matrices of kernels of [`Level::Coop`], if they run.
+    /// Cooperative matrices of kernels of [`Level::Coop`], if they run.
     #[setters(skip)]
     pub matrices: Option<Matrices>,
     /// Shared memory of a workgroup, in bytes.
     pub workgroup_bytes: u32,
     /// Maximum number of lanes of a workgroup.
     pub workgroup_lanes: u32,
-    /// Registers of a lane.
+    /// Whether lanes have few or many registers.
     pub registers: Registers,
-    /// Largest binding, in bytes.
+    /// Maximum size of a binding, in bytes.
     pub binding_bytes: u64,
     /// Sizes of work at which one kernel, tile or split overtakes another.
     pub tuning: Tuning,
@@ -77,14 +78,15 @@ impl DeviceProfile {
         Self { subgroups: [smallest, largest], ..self }
     }
 
-    /// Sets the matrices of kernels of [`Level::Coop`], which run if there are any.
+    /// Sets the cooperative matrices of kernels of [`Level::Coop`]; `None` if they do not run.
     #[must_use]
     pub fn with_matrices(self, matrices: Option<Matrices>) -> Self {
         let level = if matrices.is_some() { Level::Coop } else { self.level.min(Level::Subgroup) };
         Self { matrices, level, ..self }
     }
 
-    /// Whether a variant runs here: the device has its level and subgroups of sizes that it serves, and the driver gets it right.
+    /// Whether a variant runs on this device: the device has its level and subgroups of sizes that it serves, and the
+    /// driver computes it correctly.
     #[must_use]
     pub fn runs(&self, variant: &Variant) -> bool {
         variant.level <= self.level
@@ -92,13 +94,14 @@ impl DeviceProfile {
             && self.verdicts.allow(variant)
     }
 
-    /// Whether a variant divides its work as suits this device: for its registers, and for software drivers only on one.
+    /// Whether a variant divides its work in a way that suits this device: for its registers, and for software
+    /// drivers only on one.
     #[must_use]
     pub fn suits(&self, variant: &Variant) -> bool {
         self.registers.suit(variant) && (self.software || !variant.software)
     }
 
-    /// Whether kernels of `level` meet subgroups of no other sizes than `lanes`.
+    /// Whether all subgroup sizes in kernels of `level` are within `lanes`.
     pub(crate) fn has_subgroups(&self, level: Level, lanes: &RangeInclusive<u32>) -> bool {
         match (level, self.matrices) {
             (Level::Baseline, _) => true,
@@ -114,20 +117,20 @@ impl DeviceProfile {
         level <= self.level && self.verdicts.allow_all(kernel, level, dtype)
     }
 
-    /// The variant of the highest level that the device runs; the baseline variant if it runs none.
+    /// Returns the variant of the highest level that the device runs; the baseline variant if it runs none.
     #[must_use]
     pub fn best(&self, variant: impl Fn(Level) -> Variant) -> Variant {
         let best = variant(self.level);
         if self.runs(&best) { best } else { variant(Level::Baseline) }
     }
 
-    /// Sets whether results may be rounded to f16, without which no cooperative matrices run.
+    /// Sets whether results may be rounded to f16, a condition of cooperative matrices.
     #[must_use]
     pub fn rounded(self, rounded: bool) -> Self {
         if rounded { self } else { self.level(self.level.min(Level::Subgroup)) }
     }
 
-    /// Whether kernels by cooperative matrices run.
+    /// Whether kernels with cooperative matrices run.
     #[must_use]
     pub fn runs_matrices(&self) -> bool {
         self.level == Level::Coop
@@ -139,15 +142,15 @@ impl DeviceProfile {
         self.runs_matrices() && self.matrices.is_some_and(|matrices| matrices.lanes() <= UNIT)
     }
 
-    /// The number of lanes of every subgroup, if they all have as many.
+    /// Returns the number of lanes of a subgroup, if all subgroups have the same number.
     #[must_use]
     pub fn subgroup_size(&self) -> Option<u32> {
         let [smallest, largest] = self.subgroups;
         (smallest == largest).then_some(smallest)
     }
 
-    /// Whether eight lanes may load for each other, which pays where a load of all lanes at one address is cheap: software
-    /// drivers with subgroups of at least eight.
+    /// Whether eight lanes may load for each other, which pays if a load of all lanes at one address is cheap: on
+    /// software drivers with subgroups of at least eight.
     #[must_use]
     pub fn broadcasts(&self) -> bool {
         self.software && self.level >= Level::Subgroup && self.subgroups[0] >= 8
@@ -164,32 +167,34 @@ impl Registers {
 
 /// Sizes of work at which one kernel, tile or split overtakes another.
 ///
-/// The device decides `coded_rows`, `few_coded_rows`, `few_rows` and `plain_tiles`, between kernels of which either may multiply:
+/// The device decides `coded_rows`, `few_coded_rows`, `few_rows` and `plain_tiles`, between two kernels that both may multiply:
 /// they are measured when an engine first uses it, and those of an H200 stand for what its times do not decide. The others are
 /// constants, each for a reason of its own. Those that fill a device are of the 132 multiprocessors of an H200; a smaller device
 /// is full with them too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// Workgroups of tiles that fill the device, of prompts and of products by matrices: two a multiprocessor. A few more would
-    /// wait for the first to end. Twice as many are faster for sixteen rows after 100,000 tokens of Llama 3 8B, 56 in place of
-    /// 62 ms a step, and slower for 256 rows after 20,000.
+    /// Number of workgroups of tiles that fill the device, of prompts and of products by matrices: two a
+    /// multiprocessor. A few more would wait for the first to end. Twice as many are faster for sixteen rows after
+    /// 100,000 tokens of Llama 3 8B, 56 in place of 62 ms a step, and slower for 256 rows after 20,000.
     ///
     /// A constant: it decides where sums are cut, also of results that must not depend on a measurement.
     pub tiles: u32,
-    /// Tiles of products without matrices that fill the device, so that large ones beat small ones, and by codes beat lanes.
-    /// Measured.
+    /// Number of tiles of products without matrices that fill the device, so that large ones beat small ones, and by
+    /// codes beat lanes. Measured.
     pub plain_tiles: u32,
-    /// Workgroups of `paged_decode` that fill the device: of fewer, smaller partitions are faster, of more, larger ones.
+    /// Number of workgroups of `paged_decode` that fill the device. With fewer, smaller partitions are faster; with
+    /// more, larger ones.
     ///
     /// A constant: it depends on heads, lengths and the cache's type, so that no one shape shows it, and splits change last bits.
     pub decode: DecodeWorkgroups,
     /// Maximum number of keys of a partition that is split to fill the device. A constant, as `decode` is.
     pub max_partition: u32,
-    /// Minimum number of keys of a tile's part, so that its output pays. A constant, as `decode` is.
+    /// Minimum number of keys of a tile's part with which a split pays for its output. A constant, as `decode` is.
     pub min_part_keys: u32,
-    /// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
-    /// two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
+    /// Number of weights of a matrix below which a few rows wait for dispatches rather than for weights: one dispatch
+    /// with f32 then beats two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one
+    /// stream by codes).
     ///
     /// A constant: it decides on the rounding of results that must not depend on a measurement, and products that are timed alone
     /// do not wait as those of a step do.
@@ -208,28 +213,29 @@ pub struct Tuning {
     /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, whose tiles would be mostly empty.
     /// Measured.
     pub few_rows: u32,
-    /// Activations that products read, from which on they are rounded to f16 beforehand: the bytes that this saves then take
-    /// longer than a dispatch. A constant: no one shape shows it, as it depends on columns as much as on rows.
+    /// Number of activations that products read from which on rounding them to f16 beforehand pays: the bytes that
+    /// this saves then take longer than a dispatch. A constant: no one shape shows it, as it depends on columns as
+    /// much as on rows.
     pub worth_rounding: u64,
-    /// Experts per pair of row and expert from which on most pairs are alone with theirs, so that a tile of 16 rows would
-    /// multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32. A constant: which experts a step meets is
-    /// the model's, and no product alone shows it.
+    /// Number of experts per pair of row and expert from which on most pairs are alone with theirs, so that a tile of
+    /// 16 rows would multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32. A constant: which
+    /// experts a step meets is the model's, and no product alone shows it.
     pub experts_a_pair: u32,
 }
 
 /// Workgroups of `paged_decode` that fill a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeWorkgroups {
-    /// Workgroups with groups of more than two heads.
+    /// Number of workgroups with groups of more than two heads.
     pub many_heads: u32,
-    /// Workgroups with groups of one or two heads, which take few registers, so that more of them run at once.
+    /// Number of workgroups with groups of one or two heads, which take few registers, so that more of them run at once.
     pub few_heads: u32,
-    /// Workgroups with cooperative matrices, each of which is a single subgroup.
+    /// Number of workgroups with cooperative matrices, each of which is a single subgroup.
     pub matrices: u32,
 }
 
 impl Tuning {
-    /// Measured on an H200.
+    /// Tuning measured on an H200.
     pub const H200: Self = Self {
         tiles: 264,
         plain_tiles: 128,

@@ -1,5 +1,5 @@
-//! Elements of the buffers that kernels read: entries of a step's lists, and words of caches and block tables, which have
-//! types of their own so that none is bound in place of another.
+//! Elements of the buffers that kernels read: entries of a step's lists, and words of caches and block tables. Each
+//! has a type, so that no buffer can be bound in place of another.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,17 +13,17 @@ pub struct KvWord(pub u32);
 #[repr(transparent)]
 pub struct PhysicalBlock(pub u32);
 
-/// Row that one workgroup, or several by partitions, attends by itself.
+/// Row that one workgroup attends by itself, or several workgroups by partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct DecodeRow {
     /// Row of the step.
     pub row: u32,
-    /// Tokens up to it, itself included; 0 for a row that only fills a gap.
+    /// Number of tokens up to the row, itself included; 0 for a row that only fills a gap.
     pub len: u32,
-    /// First entry of its block table in the step's tables.
+    /// First entry of the row's block table in the step's tables.
     pub table: u32,
-    /// First key that it sees.
+    /// First key that the row sees.
     pub first_key: u32,
 }
 
@@ -41,16 +41,16 @@ impl DecodeRow {
 pub struct SlotRow {
     /// Row of the step.
     pub row: u32,
-    /// Keys in all.
+    /// Number of keys in all.
     pub keys: u32,
-    /// Keys in the window.
+    /// Number of keys in the window.
     pub in_window: u32,
-    /// Fills the row to four words.
+    /// Unused word that fills the row to four words.
     pad: u32,
 }
 
 impl SlotRow {
-    /// A row of the step with `keys` keys in all; the first `in_window` are in the window.
+    /// Creates a row of the step with `keys` keys in all; the first `in_window` are in the window.
     #[must_use]
     pub fn new(row: u32, keys: u32, in_window: u32) -> Self {
         Self { row, keys, in_window, pad: 0 }
@@ -61,7 +61,7 @@ impl SlotRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Span {
-    /// First position.
+    /// First position of the span.
     pub first: u32,
     /// Number of positions.
     pub len: u32,
@@ -75,18 +75,19 @@ pub struct Span {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct NewEntry {
-    /// Position of its last token.
+    /// Position of the last token of the entry.
     pub position: u32,
     /// First entry of the block table of states.
     pub table: u32,
     /// Place of the entry among the step's entries.
     pub to: u32,
-    /// Fills the row to four words.
+    /// Unused word that fills the row to four words.
     pad: u32,
 }
 
 impl NewEntry {
-    /// The entry that the token at `position` completes, made of the states that `table` is the first block of.
+    /// Creates the entry that the token at `position` completes, from the states whose block table begins at entry
+    /// `table`.
     #[must_use]
     pub fn new(position: u32, table: u32, to: u32) -> Self {
         Self { position, table, to, pad: 0 }
@@ -99,11 +100,11 @@ impl NewEntry {
 pub struct KeyRow {
     /// Row of the step.
     pub row: u32,
-    /// First of its keys.
+    /// First key that the row scores.
     pub first_key: u32,
-    /// End of its keys.
+    /// End of the keys that the row scores.
     pub end: u32,
-    /// First entry of its block table.
+    /// First entry of the row's block table.
     pub table: u32,
 }
 
@@ -111,13 +112,13 @@ pub struct KeyRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct TopRow {
-    /// Place of its first score.
+    /// Place of the row's first score.
     pub first: u32,
-    /// Number of its scores.
+    /// Number of scores of the row.
     pub scores: u32,
-    /// Number that are chosen.
+    /// Number of scores that are selected.
     pub k: u32,
-    /// First entry of its block table, where places become slots.
+    /// First entry of the row's block table, which turns places into slots.
     pub table: u32,
 }
 
@@ -125,31 +126,32 @@ pub struct TopRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct PageRequest {
-    /// List group.
+    /// Index of the list group.
     pub list: u32,
-    /// Tokens that its rows see.
+    /// Number of tokens that the rows of the group see.
     pub len: u32,
-    /// First entry of its block table.
+    /// First entry of the group's block table.
     pub table: u32,
-    /// Fills the row to four words.
+    /// Unused word that fills the row to four words.
     pad: u32,
 }
 
 impl PageRequest {
-    /// Asks for the pages of one list group, whose rows see `len` tokens of the block table that begins at entry `table`.
+    /// Creates a request for the pages of one list group, whose rows see `len` tokens of the block table that begins
+    /// at entry `table`.
     #[must_use]
     pub fn new(list: u32, len: u32, table: u32) -> Self {
         Self { list, len, table, pad: 0 }
     }
 }
 
-/// Block that a step writes, or that a kernel takes in.
+/// Block that a step writes, or that a kernel digests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct BlockTokens {
-    /// The block.
+    /// Number of the block in its pool.
     pub block: u32,
-    /// Tokens in it, if a kernel needs them.
+    /// Number of tokens in the block, if a kernel needs it.
     pub tokens: u32,
 }
 
@@ -158,13 +160,13 @@ impl BlockTokens {
     pub const NONE: Self = Self { block: u32::MAX, tokens: 0 };
 }
 
-/// Block that a step wrote, and where its contents are.
+/// Block that a step wrote, and the place of its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct WrittenBlock {
-    /// The block.
+    /// Number of the block in its pool.
     pub block: u32,
-    /// Block of the buffers that are read.
+    /// Number of the block in the buffers that are read.
     pub from: u32,
 }
 
@@ -172,7 +174,7 @@ pub struct WrittenBlock {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct ListSpan {
-    /// First list.
+    /// Index of the first list.
     pub first: u32,
     /// Number of lists.
     pub lists: u32,
@@ -184,16 +186,16 @@ pub struct ListSpan {
 pub struct KeptRow {
     /// Slot of its sequence, or [`NONE`](Self::NONE) for a row that keeps nothing.
     pub slot: u32,
-    /// Blocks of the sequence in the step that made its lists.
+    /// Number of blocks of the sequence in the step that made its lists.
     pub then: u32,
-    /// Blocks of the sequence now.
+    /// Number of blocks of the sequence now.
     pub blocks: u32,
-    /// 1 if this step makes its lists, else 0.
+    /// Flag: 1 if this step makes the row's lists, else 0.
     pub made: u32,
 }
 
 impl KeptRow {
-    /// No slot.
+    /// Slot number of a row that keeps nothing.
     pub const NONE: u32 = u32::MAX;
 }
 

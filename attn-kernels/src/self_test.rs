@@ -1,4 +1,4 @@
-//! Every kernel variant against its CPU reference, as data: for tests, and for checks of a user's own driver.
+//! Comparison of every kernel variant with its CPU reference, as data: for tests, and for checks of a user's own driver.
 //!
 //! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
 //! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way. A
@@ -47,7 +47,7 @@ use crate::kernel::{self, KvDtype, KvLayout, KvShape};
 use crate::slot::{self, Slot};
 use crate::{Kernel, Level, NamedVariant, Variant};
 
-/// Makes the cases of a variant that a spec chooses.
+/// Function that makes the cases of a variant that a spec chooses.
 pub type Cases = fn(&Variant, &Spec) -> Vec<Case>;
 
 /// The cases of a variant that `spec` chooses, by the declaration of its kernel: one, if the kernel knows the sizes of
@@ -88,7 +88,7 @@ pub fn gaps(catalog: &[&Kernel], variants: &[NamedVariant], cases: Cases) -> Vec
     gaps
 }
 
-/// Why a device runs no kernel of this variant, if it does not.
+/// Returns the reason why a device runs no kernel of this variant; `None` if it does.
 #[must_use]
 pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     if named.level() == Level::Coop && !gpu.runs_coop() {
@@ -132,7 +132,7 @@ pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
     }
 }
 
-/// Bytes of a token's keys and values.
+/// Number of bytes of a token's keys and values.
 fn token_bytes(shape: &KvShape) -> f64 {
     2.0 * shape.block_bytes() as f64 / f64::from(shape.block_size)
 }
@@ -142,7 +142,7 @@ fn stored(variant: &Variant) -> (KvLayout, KvDtype) {
     kernel::stored(variant).unwrap_or((KvLayout::Native, KvDtype::F16))
 }
 
-/// Counts items; a case has few.
+/// Counts items, as u32.
 fn count<T>(items: &[T]) -> u32 {
     u32::try_from(items.len()).expect("cases are small")
 }

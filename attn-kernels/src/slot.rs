@@ -1,5 +1,6 @@
-//! Import slots of kernels, each with the type of what fills it: a slot is named once, and only takes values that it has a
-//! module for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it back.
+//! Import slots of kernels, each with the type of its values: a slot is named once, and only takes values that it has
+//! a module for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it
+//! back.
 
 use crate::Level;
 use crate::source::SlotContent;
@@ -9,17 +10,17 @@ pub trait Slot {
     /// The type of the slot's values.
     type Value: Copy + std::fmt::Debug;
 
-    /// The name in `#import NAME = default`.
+    /// Name of the slot in `#import NAME = default`.
     fn name(&self) -> &'static str;
 
-    /// The text that stands for a value, if the slot has one.
+    /// Returns the content for a value, if the slot has one.
     fn choice(&self, value: Self::Value) -> Option<SlotContent>;
 
-    /// The value that a text stands for, if it is of this slot.
+    /// Returns the value of a content, if it belongs to this slot.
     fn value(&self, choice: SlotContent) -> Option<Self::Value>;
 }
 
-/// Slot of a number, which may size a function-local array.
+/// Slot of a number, which may be the size of a function-local array.
 #[derive(Clone, Copy, Debug)]
 pub struct Number(pub &'static str);
 
@@ -35,7 +36,8 @@ pub struct OneOf<T: 'static> {
 }
 
 impl<T> OneOf<T> {
-    /// A slot `name` that `modules` fill, one for each value. Values that share a module are read back as the first of them.
+    /// Creates the slot `name`, which `modules` fill, one for each value. Values that share a module are read back as
+    /// the first of them.
     #[must_use]
     pub const fn new(name: &'static str, modules: &'static [(T, &'static str)]) -> Self {
         Self { name, modules }
@@ -143,7 +145,7 @@ numbers! {
     SUBGROUP,
     /// Subgroups of a workgroup.
     SUBGROUPS,
-    /// Lanes of a workgroup, of kernels whose host chooses them.
+    /// Number of lanes of a workgroup, for kernels whose host chooses it.
     WG,
     /// Elements of a row, or matrices side by side; a text says which.
     WIDTH,

@@ -24,15 +24,15 @@ pub type Modules = &'static [(&'static str, &'static str)];
 pub enum SlotContent {
     /// The text of the shared module of this name.
     Module(&'static str),
-    /// `const SLOT: u32 = N;`
+    /// A number, `const SLOT: u32 = N;`.
     Size(u32),
 }
 
-/// Why a kernel does not compose.
+/// Reason why the text of a kernel could not be composed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ComposeError {
-    /// An import names no module.
+    /// An import names a module that does not exist.
     #[error("kernel {kernel}: import of unknown module `{module}`")]
     UnknownModule {
         /// The kernel being composed.
@@ -40,7 +40,7 @@ pub enum ComposeError {
         /// The module that does not exist.
         module: String,
     },
-    /// A choice names no slot of the kernel.
+    /// A choice names a slot that the kernel does not have.
     #[error("kernel {kernel}: no import slot `{slot}`")]
     UnknownSlot {
         /// The kernel being composed.
@@ -48,7 +48,7 @@ pub enum ComposeError {
         /// The slot that no `#import slot = default` line opens.
         slot: String,
     },
-    /// A `#let` line whose value is no product or quotient of numbers, or is not whole.
+    /// The value of a `#let` line is not a product or quotient of numbers, or is not whole.
     #[error("kernel {kernel}: `{line}` has no value")]
     Let {
         /// The kernel being composed.
@@ -56,7 +56,7 @@ pub enum ComposeError {
         /// The line.
         line: String,
     },
-    /// An `#unroll` line that is not `#unroll name < count`, counts by a slot without a number, or has no `#end`.
+    /// An `#unroll` line does not have the form `#unroll name < count`, uses a slot without a number, or has no `#end`.
     #[error("kernel {kernel}: `{line}` does not unroll")]
     Unroll {
         /// The kernel being composed.
@@ -144,7 +144,7 @@ impl Composer<'_> {
         Ok(())
     }
 
-    /// Repeats the lines before the matching `#end` of `line`, an `#unroll`; returns those after it.
+    /// Repeats the lines between `line`, an `#unroll`, and its `#end`; returns the lines after it.
     fn unroll<'l, 't>(&mut self, line: &str, lines: &'l [&'t str]) -> Result<&'l [&'t str], ComposeError> {
         let malformed = || ComposeError::Unroll { kernel: self.kernel.into(), line: line.into() };
         let (name, count) = self.trips(line).ok_or_else(malformed)?;
@@ -163,20 +163,20 @@ impl Composer<'_> {
         Ok(&lines[end + 1..])
     }
 
-    /// Name and count of `#unroll name < count`.
+    /// Parses the name and count of `#unroll name < count`.
     fn trips<'l>(&self, line: &'l str) -> Option<(&'l str, u32)> {
         let (name, count) = line.strip_prefix("#unroll ")?.split_once('<')?;
         Some((name.trim(), self.number(count)?))
     }
 
-    /// A number, or that of a slot or constant.
+    /// Parses a number, or returns that of a slot or constant.
     fn number(&self, text: &str) -> Option<u32> {
         let text = text.trim();
         let named = self.sizes.iter().find(|(name, _)| name == text).map(|(_, n)| *n);
         named.or_else(|| text.parse().ok())
     }
 
-    /// Name and value of `NAME = A * B / C`, whole at every step.
+    /// Parses the name and value of `NAME = A * B / C`, which is whole at every step.
     fn constant<'l>(&self, line: &'l str) -> Option<(&'l str, u32)> {
         let (name, value) = line.split_once('=')?;
         let mut value = value.split_inclusive(['*', '/']);

@@ -7,23 +7,25 @@ use crate::source::{ComposeError, Modules, SlotContent, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
 
-/// Lanes that broadcast a load to each other.
+/// Number of lanes that broadcast a load to each other.
 const BROADCAST: u32 = 8;
 
 /// Length of the text of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TextLength {
-    /// Compilers know how often loops turn, and unroll them; a lane issues several loads at once.
+    /// The compiler knows the number of iterations of loops and unrolls them, and a lane issues several loads at once.
     Full,
-    /// As full, but the loops of tiles stay loops, and lanes issue fewer loads of attention at once: for Intel's GPUs, whose
-    /// compiler moves loads up across all unrolled code, so that the 128 registers of a lane cannot hold the results.
+    /// Like `Full`, except that the loops of tiles are not unrolled and lanes issue fewer loads of attention at once:
+    /// for Intel's GPUs, whose compiler moves loads up across all unrolled code, so that the 128 registers of a lane
+    /// cannot hold the results.
     Middle,
-    /// Loops stay loops, and a lane loads one thing at a time, which hides no latency: for software drivers, whose compilers take
-    /// time in more than proportion to the length. What all lanes read from workgroup memory stays in registers.
+    /// Loops are not unrolled, and a lane issues one load at a time, which hides no latency: for software drivers,
+    /// whose compilers take time in more than proportion to the length. Values that all lanes read from workgroup
+    /// memory stay in registers.
     Short,
 }
 
-/// Choices of [`TextLength::Middle`], for kernels that have these slots; numbers are maxima.
+/// Content of slots for [`TextLength::Middle`], in kernels that have them; numbers are maxima.
 const MIDDLE: [(&str, SlotContent); 4] = [
     ("steps", SlotContent::Module("trips_hidden")),
     ("LATENTS_AHEAD", SlotContent::Size(1)),
@@ -31,7 +33,7 @@ const MIDDLE: [(&str, SlotContent); 4] = [
     ("CHUNKS_AHEAD", SlotContent::Size(2)),
 ];
 
-/// Choices of [`TextLength::Short`], for kernels that have these slots.
+/// Content of slots for [`TextLength::Short`], in kernels that have them.
 const SHORT: [(&str, SlotContent); 4] = [
     ("trips", SlotContent::Module("trips_hidden")),
     ("AHEAD", SlotContent::Size(1)),
@@ -39,7 +41,7 @@ const SHORT: [(&str, SlotContent); 4] = [
     ("queries", SlotContent::Module("queries_shuffled")),
 ];
 
-/// Vendor of the GPUs that get [`TextLength::Middle`], by its PCI id: Intel.
+/// Vendor of the GPUs that get [`TextLength::Middle`]: Intel's PCI id.
 const MIDDLE_VENDOR: u32 = 0x8086;
 
 impl TextLength {
@@ -54,7 +56,7 @@ impl TextLength {
     }
 }
 
-/// Subgroups of any size.
+/// Range that allows subgroups of any size.
 pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
 /// The part of a model's step that a kernel computes, by which device time is summed.
@@ -63,7 +65,7 @@ pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 pub enum KernelRole {
     /// Attention itself, and merging of its partial results.
     Attention,
-    /// Scores of blocks or tokens, and the choice among them.
+    /// Scores of blocks or tokens, and selection by them.
     Selection,
     /// Writes, copies and conversions of cached keys and values.
     Cache,
@@ -78,11 +80,11 @@ pub enum KernelRole {
 /// A kernel: one `.wgsl` file, with the file's stem as name and entry point.
 #[derive(Debug)]
 pub struct Kernel {
-    /// File stem and entry point.
+    /// File stem, which is also the name of the entry point.
     pub name: &'static str,
-    /// The part of a step that it computes.
+    /// The part of a step that the kernel computes.
     pub role: KernelRole,
-    /// The text of the file, imports unresolved.
+    /// The text of the file, with unresolved imports.
     pub wgsl: &'static str,
     /// Tables that the file may import from.
     pub modules: &'static [Modules],
@@ -90,7 +92,7 @@ pub struct Kernel {
     pub params: ParamsLayout,
     /// Storage bindings in order, including the bindings that only some variants have.
     pub bindings: &'static [Binding],
-    /// Variants, documentation and cases, of kernels that are in a catalogue.
+    /// Variants, documentation and cases of a kernel that is in a catalogue.
     pub declared: Option<Declaration>,
 }
 
@@ -135,24 +137,24 @@ impl DeclaredCases {
 pub struct Variant {
     /// The kernel.
     pub kernel: &'static Kernel,
-    /// Import slots.
+    /// Contents of import slots.
     pub choices: Vec<(&'static str, SlotContent)>,
     /// `override` constants.
     pub constants: Vec<(&'static str, u32)>,
-    /// Storage bindings 1, 2, ... in order: the bindings that the kernel has with the chosen modules.
+    /// Storage bindings 1, 2, ... in order, as the kernel has them with the chosen modules.
     pub bindings: Vec<Binding>,
-    /// Level of adapter that it needs.
+    /// Level of adapter that the variant needs.
     pub level: Level,
-    /// Lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
+    /// Number of lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
     pub subgroups: RangeInclusive<u32>,
-    /// Registers of a lane that its division of the work is for; `None` if it has one division for all devices.
+    /// Register class that the division of the work is for; `None` if the kernel has one division for all devices.
     pub registers: Option<Registers>,
-    /// Whether it pays on software drivers only.
+    /// Whether the variant pays on software drivers only.
     pub software: bool,
 }
 
 impl Variant {
-    /// The kernel with the defaults of its file, for every adapter.
+    /// Creates the variant with the defaults of the kernel's file, for every adapter.
     #[must_use]
     pub fn new(kernel: &'static Kernel) -> Self {
         let bindings = kernel.bindings.iter().filter(|binding| !binding.optional).copied().collect();
@@ -228,7 +230,7 @@ impl Variant {
         if present { self.with(name) } else { self }
     }
 
-    /// Reads `name` in another way than the kernel declares.
+    /// Sets the access by which `name` is read, in place of the kernel's declaration.
     ///
     /// # Panics
     /// When the variant has no binding of that name.
@@ -240,31 +242,31 @@ impl Variant {
         self
     }
 
-    /// Divides the work as suits lanes with `registers`.
+    /// Marks the variant as divided for lanes with `registers`.
     #[must_use]
     pub fn for_registers(self, registers: Registers) -> Self {
         Self { registers: Some(registers), ..self }
     }
 
-    /// Does the work as suits software drivers, and no GPU.
+    /// Marks the variant as for software drivers only, not for GPUs.
     #[must_use]
     pub fn for_software(self) -> Self {
         Self { software: true, ..self }
     }
 
-    /// Needs cooperative matrices.
+    /// Marks the variant as needing cooperative matrices.
     #[must_use]
     pub fn with_matrices(self) -> Self {
         Self { level: Level::Coop, ..self }
     }
 
-    /// Needs subgroups, all with this many lanes.
+    /// Marks the variant as needing subgroups that all have this many lanes.
     #[must_use]
     pub fn with_subgroups(self, lanes: RangeInclusive<u32>) -> Self {
         Self { level: self.level.max(Level::Subgroup), subgroups: lanes, ..self }
     }
 
-    /// Lets lanes broadcast loads to each other, for software drivers: needs subgroups of at least 8.
+    /// Lets lanes broadcast loads to each other, for software drivers with subgroups of at least 8 lanes.
     #[must_use]
     pub fn with_broadcasts(self) -> Self {
         self.with_subgroups(BROADCAST..=u32::MAX).for_software()
@@ -277,13 +279,13 @@ impl Variant {
         if level == Level::Baseline { variant } else { variant.with_subgroups(ANY) }
     }
 
-    /// Lanes of a workgroup, if the caller chooses them: the number in slot `WG`.
+    /// Number of lanes of a workgroup, if the caller chooses them: the number in slot `WG`.
     #[must_use]
     pub fn lanes(&self) -> Option<u32> {
         self.get(WG)
     }
 
-    /// The complete WGSL text, `override` constants still open.
+    /// Composes the complete WGSL text, without values of `override` constants.
     ///
     /// # Errors
     /// [`ComposeError`] when an import or a slot does not exist.
@@ -291,8 +293,8 @@ impl Variant {
         self.wgsl_of(TextLength::Full, Matrices::NVIDIA)
     }
 
-    /// The complete WGSL text in one of its lengths, for a device's matrices if it has some. All lengths give the same results,
-    /// but for rounding where online softmaxes take more or fewer keys at a time.
+    /// Composes the complete WGSL text in one of its lengths, for a device's matrices if it has any. All lengths give
+    /// the same results, except for rounding in online softmaxes that process more or fewer keys at a time.
     ///
     /// # Errors
     /// As [`wgsl`](Self::wgsl).
@@ -311,7 +313,7 @@ impl Variant {
     }
 }
 
-/// Lowers a number that fills a slot to the largest of a middle text.
+/// Lowers a number that fills a slot to the maximum of [`TextLength::Middle`].
 fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     let largest = MIDDLE.iter().find(|(other, _)| other == slot);
     if let (SlotContent::Size(n), Some((_, SlotContent::Size(most)))) = (choice, largest) {
@@ -319,7 +321,7 @@ fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     }
 }
 
-/// Registers are none of it, nor is the kind of driver: they follow from the choices.
+/// Variants are equal without regard to registers and the kind of driver, which follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

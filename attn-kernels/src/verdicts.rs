@@ -1,4 +1,4 @@
-//! Results of a self-test on a device, by which choices of kernels pass over variants that its driver gets wrong.
+//! Results of a self-test on a device. Choices of kernels skip variants that the driver computes incorrectly.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -6,7 +6,8 @@ use crate::kernel::{self, KvDtype};
 use crate::source::SlotContent;
 use crate::{Kernel, KernelRole, Level, NamedVariant, Variant};
 
-/// Variants that a driver gets wrong, and correct variants of the same kernels, which together show what is wrong.
+/// Variants that a driver computes incorrectly, and correct variants of the same kernels, which together show what is
+/// wrong.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Verdicts(Option<&'static [Verdict]>);
 
@@ -14,26 +15,26 @@ pub struct Verdicts(Option<&'static [Verdict]>);
 struct Verdict {
     named: NamedVariant,
     right: bool,
-    /// [`UNMET`], then [`PASSED_OVER`], then [`TOLD`].
+    /// State of the report: [`UNMET`], then [`PASSED_OVER`], then [`TOLD`].
     passed_over: AtomicU8,
 }
 
 const UNMET: u8 = 0;
-/// A choice has passed over the variant.
+/// State after a choice has skipped the variant.
 const PASSED_OVER: u8 = 1;
 const TOLD: u8 = 2;
 
-/// A variant that must not run, by the verdict on another.
+/// Variant that must not run, because of the verdict on it or on another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
     /// Name of the variant that the self-test found wrong.
     pub variant: &'static str,
-    /// The mode or kernel that does not run without it.
+    /// The mode or kernel that cannot run without the variant.
     pub mode: String,
 }
 
 impl Verdicts {
-    /// No variant is known to be wrong.
+    /// Verdicts by which no variant is wrong.
     pub const NONE: Self = Self(None);
 
     /// Whether no variant is known to be wrong.
@@ -42,8 +43,8 @@ impl Verdicts {
         self.0.is_none()
     }
 
-    /// Verdicts on variants that were tested, and whether each was right. A process keeps the wrong ones for as long as it runs:
-    /// profiles of devices, which are values, refer to them.
+    /// Creates verdicts from variants that were tested, and whether each was right. A process keeps the wrong ones
+    /// for as long as it runs, because profiles of devices, which are values, refer to them.
     #[must_use]
     pub fn new(tested: impl IntoIterator<Item = (NamedVariant, bool)>) -> Self {
         let tested: Vec<_> = tested.into_iter().collect();
@@ -59,8 +60,8 @@ impl Verdicts {
         Self((!kept.is_empty()).then(|| &*kept.leak()))
     }
 
-    /// The verdict by which `variant` must not run: the verdict on a variant of the same modules, whatever its sizes; or else
-    /// on a wrong variant that shares a module which no correct variant has.
+    /// Returns the verdict by which `variant` must not run: the verdict on a variant of the same modules, whatever
+    /// its sizes; or else on a wrong variant that shares a module which no correct variant has.
     #[must_use]
     pub fn against(self, variant: &Variant) -> Option<Wrong> {
         self.wrong(variant)
@@ -72,8 +73,8 @@ impl Verdicts {
         self.wrong(variant).inspect(|(verdict, _)| verdict.pass_over()).is_none()
     }
 
-    /// Whether a choice may take `kernel` at `level` for caches of `dtype`, whatever else its variants do: none is wrong but
-    /// those for codes of another type.
+    /// Whether a choice may take `kernel` at `level` for caches of `dtype`: no variant of it is wrong, except those
+    /// for codes of another type.
     pub(crate) fn allow_all(self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
         let concerns = |verdict: &&Verdict| {
             !verdict.right
@@ -113,7 +114,7 @@ impl Verdicts {
     }
 }
 
-/// Verdicts are those on one device, if they are the same list.
+/// Two verdicts are equal if they are the same list.
 impl PartialEq for Verdicts {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.all(), other.all())
@@ -135,7 +136,7 @@ impl Verdict {
     }
 }
 
-/// A shared module in its slot.
+/// Name of a slot, and of the shared module in it.
 type Module = (&'static str, &'static str);
 
 fn kernel_of(named: &NamedVariant) -> &'static str {
@@ -161,7 +162,7 @@ fn cached_by((_, module): Module) -> Option<KvDtype> {
     kernel::cached_by(SlotContent::Module(module))
 }
 
-/// Returns what does not run without a variant, if `module` is to blame.
+/// Returns the mode or kernel that cannot run without a variant, if `module` is the cause.
 fn mode(variant: &Variant, module: Option<Module>) -> String {
     let kernel = variant.kernel.name;
     if let Some(dtype) = module.and_then(cached_by) {

@@ -3,8 +3,12 @@
 use super::f32_of;
 use crate::kernel::attend_means::AttendMeansParams;
 
-/// Adds to `out`, rows of `[num_heads, head_dim]`, and `lse`, rows of `[num_heads]`, the blocks of `block` tokens that `lists`,
-/// `[query_blocks, num_kv_heads]`, do not name, by the `[keys, values]` of their means, `[num_kv_heads, mean_stride, head_dim]`.
+/// Adds to the attention in `out` and `lse` the blocks that `lists` does not name, each approximated by its mean key
+/// and mean value.
+///
+/// Blocks have `block` tokens. Shapes are `[rows, num_heads, head_dim]` of `out`, `[rows, num_heads]` of `lse`,
+/// `[query_blocks, num_kv_heads]` of `lists`, and `[num_kv_heads, mean_stride, head_dim]` of both means, `[keys,
+/// values]`.
 pub fn attend_means(
     params: &AttendMeansParams,
     [block, dim]: [usize; 2],

@@ -3,14 +3,14 @@
 use super::{PagedKv, f32_of};
 use crate::kernel::attention::Reach;
 
-/// Attention over some keys, not yet normalised: the state that online softmax carries.
+/// Unnormalised attention over some keys: the state that online softmax carries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// The largest score, minus infinity without keys.
     pub top: f64,
     /// Sum of `exp(score - top)`.
     pub sum: f64,
-    /// `[head_dim]`, sum of `exp(score - top) * value`.
+    /// Sum of `exp(score - top) * value`, `[head_dim]`.
     pub weighted: Vec<f64>,
 }
 
@@ -19,9 +19,9 @@ pub struct State {
 pub struct Selected<'a> {
     /// Lists of `[count, blocks ascending..]`.
     pub lists: &'a [u32],
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub stride: usize,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block: usize,
 }
 
@@ -30,9 +30,9 @@ pub struct Selected<'a> {
 pub struct Options<'a> {
     /// Lists of selected blocks.
     pub selected: Option<Selected<'a>>,
-    /// First keys of rows of prefill.
+    /// Keys that rows of prefill may attend to.
     pub mask: Reach,
-    /// Bound of scores.
+    /// Bound of softcapped scores.
     pub softcap: Option<f32>,
     /// ALiBi slopes `[num_heads]`.
     pub slopes: Option<&'a [f32]>,
@@ -43,14 +43,14 @@ pub struct Options<'a> {
 /// Tiles of scores that attention skips if none of their weights counts.
 #[derive(Clone, Copy, Debug)]
 pub struct SkipTiles {
-    /// Rows of a tile, counted from the first of a tile of prefill.
+    /// Number of rows of a tile, counted from the first of a tile of prefill.
     pub rows: u32,
-    /// Keys of a tile, counted from the first of the context.
+    /// Number of keys of a tile, counted from the first of the context.
     pub keys: usize,
 }
 
 impl Options<'_> {
-    /// Positions before `len` in the order of attention: all of them, or the positions of list `list`.
+    /// Returns the positions before `len` in the order of attention: all of them, or the positions of list `list`.
     #[must_use]
     pub fn context(&self, list: usize, len: usize) -> Vec<usize> {
         let Some(selected) = self.selected else { return (0..len).collect() };
@@ -91,7 +91,7 @@ pub fn attend(
     weighted_sum(&scores, q.len(), |index| cache.value(table, kv_head, keys[index]))
 }
 
-/// The values of `value`, of `dim` elements, one a score, weighed by the softmax of the scores.
+/// Returns the sum of the values of `value`, of `dim` elements, one per score, weighted by the softmax of the scores.
 #[must_use]
 pub fn weighted_sum<V: Iterator<Item = f64>>(
     scores: &[f64],
@@ -111,13 +111,13 @@ pub fn weighted_sum<V: Iterator<Item = f64>>(
 }
 
 impl State {
-    /// The attention's output; zero without keys.
+    /// Returns the output of the attention; zero without keys.
     pub fn output(&self) -> impl Iterator<Item = f32> {
         let sum = if self.sum > 0.0 { self.sum } else { 1.0 };
         self.weighted.iter().map(move |x| f32_of(x / sum))
     }
 
-    /// Natural logarithm of the sum of `exp(score)`; minus infinity without keys.
+    /// Returns the natural logarithm of the sum of `exp(score)`; minus infinity without keys.
     #[must_use]
     pub fn lse(&self) -> f32 {
         f32_of(self.top + self.sum.ln())

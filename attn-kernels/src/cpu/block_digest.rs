@@ -7,19 +7,19 @@ use crate::kernel::block_digest::{Digest, dtype};
 use crate::kernel::{KvDtype, KvShape};
 use crate::rows::BlockTokens;
 
-/// Direction in which a digest is rounded that its type does not represent.
+/// Direction in which a digest is rounded if its type cannot represent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// Minima.
+    /// Down, for minima.
     Down,
-    /// Maxima.
+    /// Up, for maxima.
     Up,
-    /// Means: ties to even, at most the largest finite number.
+    /// To the nearest, for means: ties to even, at most the largest finite number.
     Nearest,
 }
 
 impl Rounding {
-    /// Rounds `x` like the digests of a cache of type `cache`. Bounds beyond the largest f16 are infinite.
+    /// Rounds `x` as digests of a cache of type `cache` are rounded. Bounds beyond the largest f16 become infinite.
     #[must_use]
     pub fn kept(self, cache: KvDtype, x: f32) -> f32 {
         if dtype(cache) == KvDtype::F32 {
@@ -36,13 +36,14 @@ impl Rounding {
     }
 }
 
-/// The next f16 above.
+/// Returns the next f16 above.
 fn above(x: f16) -> f16 {
     let bits = x.to_bits();
     f16::from_bits(if x.is_sign_negative() { bits - 1 } else { bits + 1 })
 }
 
-/// Digests of the pages `touched`, (physical block, tokens), of the K cache `k` into the pool `digests`, as values.
+/// Computes the digests of the blocks `touched`, (physical block, tokens), of the K cache `k`, as values into the
+/// pool `digests`.
 pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[f32], digests: &mut [f32]) {
     let (heads, head_dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
     let named = touched.iter().filter(|[block, _]| *block != BlockTokens::NONE.block);
@@ -65,7 +66,7 @@ pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[
     }
 }
 
-/// The mean of a page's keys in one channel, as its digest keeps it.
+/// Returns the mean of a block's keys in one channel, rounded as in its digest.
 pub(super) fn mean(cache: KvDtype, keys: impl ExactSizeIterator<Item = f64>) -> f32 {
     let tokens = keys.len() as f64;
     Rounding::Nearest.kept(cache, f32_of(keys.sum::<f64>() / tokens))

@@ -3,7 +3,8 @@
 use super::PagedKv;
 use crate::kernel::block_lse::BlockLseParams;
 
-/// Log-sum-exps `[rows, num_heads, stride]` of all blocks of `select_block` tokens, NaN beyond the sequence; f64.
+/// Computes in f64 the log-sum-exps `[rows, num_heads, stride]` of all blocks of `select_block` tokens, NaN beyond
+/// the sequence.
 #[must_use]
 pub fn block_lse(
     (cache, select_block): (&PagedKv<'_>, usize),

@@ -3,7 +3,7 @@
 use super::{PagedKv, f32_of};
 use crate::kernel::block_mean::BlockMeanParams;
 
-/// Means `[num_kv_heads, mean_stride, head_dim]` of blocks of `block` tokens; NaN past the last block.
+/// Computes the mean keys `[num_kv_heads, mean_stride, head_dim]` of blocks of `block` tokens; NaN after the last block.
 #[must_use]
 pub fn block_mean(cache: &PagedKv<'_>, params: &BlockMeanParams, block: usize, tables: &[u32]) -> Vec<f32> {
     let table = &tables[params.table as usize..];

@@ -3,8 +3,8 @@
 use super::{PagedKv, f32_of};
 use crate::kernel::block_means::BlockMeansParams;
 
-/// Means of keys and of values, `[num_kv_heads, mean_stride, head_dim]` each, of blocks of `block` tokens; NaN past the last
-/// block.
+/// Computes the mean keys and mean values, `[num_kv_heads, mean_stride, head_dim]` each, of blocks of `block` tokens;
+/// NaN after the last block.
 #[must_use]
 pub fn block_means(
     cache: &PagedKv<'_>,

@@ -6,8 +6,8 @@ use crate::kernel::KvShape;
 use crate::kernel::block_digest::Digest;
 use crate::kernel::block_score::{BlockScoreParams, TERM_ERROR};
 
-/// Scores `[rows, sets, score_stride]` of blocks of `select_block` tokens, from the keys themselves, whose minima, maxima and
-/// means of pages are rounded as their digests are.
+/// Computes the scores `[rows, sets, score_stride]` of blocks of `select_block` tokens from the keys themselves.
+/// Minima, maxima and means are rounded as in digests.
 pub fn block_score(
     cache: &PagedKv<'_>,
     (digest, select_block): (Digest, usize),
@@ -47,8 +47,9 @@ pub fn block_score(
     }
 }
 
-/// Bounds `[rows, num_heads, score_stride]`: the logarithm of `n e^u` for n tokens whose logits are at most u, -inf beyond the
-/// sequence, and what f32 may lose of a logit, by which u is larger; f64, from the keys themselves.
+/// Computes in f64 the bounds `[rows, num_heads, score_stride]` of blocks, from the keys themselves: the logarithm of
+/// `n e^u` for n tokens whose logits are at most u, -inf beyond the sequence; and the rounding error of a logit in
+/// f32, which u includes.
 #[must_use]
 pub fn block_bounds(
     (cache, select_block): (&PagedKv<'_>, usize),
@@ -76,7 +77,7 @@ pub fn block_bounds(
     bounds.into_iter().zip(slacks).map(|(bound, slack)| [bound, slack]).collect()
 }
 
-/// The largest sum of sizes that the terms of q · k may have by the digest of `keys`.
+/// Returns the largest sum of magnitudes that the terms of q · k may have, by the digest of `keys`.
 fn sizes(q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
     let plus: Vec<f32> = q.iter().map(|q| q.abs()).collect();
     let channel = |d: usize| {
@@ -89,7 +90,7 @@ fn sizes(q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
     (0..q.len()).map(channel).sum()
 }
 
-/// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over the keys of a block.
+/// Returns the bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over the keys of a block.
 fn head_score(digest: Digest, q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
     let channel = |d: usize| keys.iter().map(move |key| key[d]);
     let bound = |rounding: Rounding, x: f64| {

@@ -4,7 +4,7 @@ use crate::kernel::dequantise::DequantiseParams;
 use crate::kernel::quantise::Code;
 use sparse_select::dsa::fp8;
 
-/// Rows of `codes` `[rows, width]` times `scales` `[rows]` into rows of `x`.
+/// Writes the products of `codes` `[rows, width]` and `scales` `[rows]` to rows of `x`.
 pub fn dequantise(
     width: usize,
     code: Code,

@@ -3,8 +3,8 @@
 use crate::kernel::fetch_pages::FetchPagesParams;
 use crate::kernel::residency::HEADER;
 
-/// Copies the pages that `fetches` names, and the pages of `touched` blocks, `[block, its number on the host]`, if they have
-/// slots, from `host` to `device`: K or V. `host` holds some blocks; pages of others are left out.
+/// Copies the pages of K or V that `fetches` names, and those pages of `touched` blocks, `[block, its number on the
+/// host]`, that have slots, from `host` to `device`. `host` has only some blocks; pages of others are left out.
 pub fn fetch_pages<T: Copy>(
     params: &FetchPagesParams,
     fetches: &[u32],

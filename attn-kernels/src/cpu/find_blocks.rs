@@ -4,8 +4,8 @@ use crate::kernel::find_blocks::FindBlocksParams;
 use sparse_select::SelectError;
 use sparse_select::xattn::find_blocks::{BlockSums, FindBlocks, Mode, find_blocks_chunked};
 
-/// The blocks of each query block and KV head, `[query_blocks, num_kv_heads]`, from sums `[num_heads, query_blocks,
-/// key_blocks]`.
+/// Returns the blocks of each query block and KV head, `[query_blocks, num_kv_heads]`, from sums `[num_heads,
+/// query_blocks, key_blocks]`.
 ///
 /// # Errors
 /// When there is neither one threshold nor one for each head.

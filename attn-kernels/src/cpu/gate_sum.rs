@@ -3,7 +3,7 @@
 use super::f32_of;
 use crate::kernel::gate_sum::BRANCHES;
 
-/// The sum of `branches` `[heads, head_dim]`, each times the sigmoid of its gate in `gates` `[heads, 3]`.
+/// Returns the sum of `branches` `[heads, head_dim]`, each multiplied by the sigmoid of its gate in `gates` `[heads, 3]`.
 #[must_use]
 pub fn gate_sum(head_dim: usize, gates: &[f32], branches: [&[f32]; BRANCHES as usize]) -> Vec<f32> {
     let sum = |at: usize| {

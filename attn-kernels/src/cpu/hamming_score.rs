@@ -3,7 +3,7 @@
 use crate::kernel::KvShape;
 use crate::kernel::hamming_score::HammingScoreParams;
 
-/// Scores `[n, score_stride]` of blocks of `select_block` tokens, from codes of `words` u32.
+/// Computes the scores `[n, score_stride]` of blocks of `select_block` tokens, from codes of `words` u32.
 pub fn hamming_score(
     (shape, select_block, words): (&KvShape, usize, usize),
     params: &HammingScoreParams,

@@ -2,7 +2,7 @@
 
 use crate::kernel::hash_codes::HashCodesParams;
 
-/// The words that a dispatch writes of the code of one vector `[head_dim]`.
+/// Returns the words that a dispatch writes of the hash code of one vector `[head_dim]`.
 #[must_use]
 pub fn hash_code(params: &HashCodesParams, x: &[f32], weights: &[f32]) -> Vec<u32> {
     let bits = params.bits as usize;

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::index_logits::IndexLogitsParams;
 
-/// Logits `[n, logit_stride]`. `key` gives the values of a key, its scale included, by first entry of its page table and
-/// position; queries `[rows, num_heads, head_dim]`.
+/// Computes the logits `[n, logit_stride]` of queries `[rows, num_heads, head_dim]`. `key` returns the elements of a
+/// key, scaled, by the first entry of its page table and its position.
 pub fn index_logits<K: AsRef<[f32]>>(
     params: &IndexLogitsParams,
     head_dim: usize,

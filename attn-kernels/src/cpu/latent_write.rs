@@ -43,10 +43,10 @@ pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
     [part(latent), part(rope)].concat()
 }
 
-/// Codes that share a scale, in latents with elements in bf16.
+/// Number of codes that share a scale, in latents with elements in bf16.
 pub const SCALED: usize = 64;
 
-/// Scale of a part of a token: its largest magnitude at the largest code; 1 where elements are floats.
+/// Returns the scale of a part of a token: its largest magnitude divided by the largest code; 1 if elements are floats.
 #[must_use]
 pub fn part_scale(dtype: KvDtype, part: &[f32]) -> f32 {
     let most = part.iter().fold(0.0, |most: f32, x| most.max(x.abs()));

@@ -5,8 +5,8 @@ use super::attention::Options;
 use super::attention::{Selected, attend};
 use crate::kernel::masked_attention::{MaskedAttentionParams, MaskedRow};
 
-/// Attention of `rows` to the keys of their lists that their `masks` `[*, mask_stride]` have a bit for: `out` `[*, num_heads,
-/// head_dim]`; only the named rows are written.
+/// Computes the attention of `rows` to those keys of their lists for which their `masks` `[*, mask_stride]` have a
+/// bit, into `out` `[*, num_heads, head_dim]`. Only the named rows are written.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn masked_attention(
     cache: &PagedKv<'_>,

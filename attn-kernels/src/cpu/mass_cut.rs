@@ -4,8 +4,8 @@ use sparse_select::topk::order_key;
 
 use crate::kernel::mass_cut::MassCutParams;
 
-/// The blocks that the first round keeps, `[rows, num_kv_heads]`: of each row the last one, which is known, and as many others by
-/// `scores` as suffice when each counts by its bound; f64.
+/// Returns the blocks that the first round keeps, `[rows, num_kv_heads]`: of each row the last one, whose log-sum-exp
+/// is known, and as many others by `scores` as suffice if each counts with its bound.
 #[must_use]
 pub fn first_round(
     params: &MassCutParams,

@@ -2,7 +2,8 @@
 
 use crate::kernel::mass_merge::MassMergeParams;
 
-/// The least `K / (K + D)` of every row over the layers, from `shares` `[layers, rows, share_stride]`; f64.
+/// Returns the minimum of `K / (K + D)` over the layers for every row, from `shares` `[layers, rows, share_stride]`,
+/// in f64.
 #[must_use]
 pub fn mass_merge(params: &MassMergeParams, shares: &[f32]) -> Vec<f32> {
     let mut masses = vec![1.0_f64; params.rows as usize];

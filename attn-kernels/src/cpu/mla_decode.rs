@@ -58,7 +58,7 @@ pub fn mla_decode(
     }
 }
 
-/// Head `head` of the queries of one row `[num_heads, latent + rope]` over `keys`.
+/// Computes the attention of head `head` of the queries of one row `[num_heads, latent + rope]` to `keys`.
 #[must_use]
 pub fn attend(
     shape: &LatentShape,

@@ -4,8 +4,8 @@ use super::block_digest::mean;
 use super::{PagedKv, f32_of};
 use crate::kernel::nsa_attend::NsaAttendParams;
 
-/// Attention `[rows, num_heads, head_dim]` to the mean values of blocks of `block` tokens by `probs`, from the values themselves,
-/// whose means of pages are rounded as their digests are.
+/// Computes the attention `[rows, num_heads, head_dim]` to the mean values of blocks of `block` tokens with weights
+/// `probs`, from the values themselves. Means of pages are rounded as in digests.
 pub fn nsa_attend(
     cache: &PagedKv<'_>,
     block: usize,

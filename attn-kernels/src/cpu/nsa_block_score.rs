@@ -3,7 +3,7 @@
 use crate::kernel::nsa_block_score::NsaBlockScoreParams;
 use sparse_select::nsa::Nsa;
 
-/// Scores `[n, num_kv_heads, score_stride]` of the selection blocks of `nsa`.
+/// Computes the scores `[n, num_kv_heads, score_stride]` of the selection blocks of `nsa`.
 pub fn nsa_block_score(
     nsa: &Nsa,
     params: &NsaBlockScoreParams,

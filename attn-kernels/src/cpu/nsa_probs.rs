@@ -4,8 +4,8 @@ use super::block_digest::mean;
 use super::{PagedKv, f32_of};
 use crate::kernel::nsa_probs::NsaProbsParams;
 
-/// Probabilities `[n, num_heads, prob_stride]` of compressed keys of `kernel_size` tokens, `stride` apart, from the keys
-/// themselves, whose means of pages are rounded as their digests are.
+/// Computes the probabilities `[n, num_heads, prob_stride]` of compressed keys of `kernel_size` tokens, `stride`
+/// apart, from the keys themselves. Means of pages are rounded as in digests.
 pub fn nsa_probs(
     cache: &PagedKv<'_>,
     [kernel_size, stride]: [usize; 2],

@@ -2,7 +2,7 @@
 
 use crate::kernel::prefix_slots::PrefixSlotsParams;
 
-/// Slots of every span's tokens.
+/// Returns the slots of the tokens of all spans.
 pub fn prefix_slots(params: &PrefixSlotsParams, spans: &[[u32; 4]], tables: &[u32], slots: &mut [u32]) {
     let size = params.block_size;
     for &[start, tokens, first, table] in spans {

@@ -4,7 +4,7 @@ use super::cache_write::int8_scale;
 use crate::kernel::quantise::{Code, QuantiseParams, Scale};
 use sparse_select::dsa::fp8::{self, ScaleFormat};
 
-/// Rows of `width` elements of `x` to `codes` `[rows, width]` and `scales` `[rows]`.
+/// Converts rows of `width` elements of `x` to `codes` `[rows, width]` and `scales` `[rows]`.
 pub fn quantise(
     width: usize,
     (code, scale): (Code, Scale),

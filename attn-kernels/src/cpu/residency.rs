@@ -5,13 +5,14 @@ use crate::kernel::residency::{HEADER, ResidencyParams};
 /// State that `residency` keeps between calls, and its outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Residents {
-    /// `[num_blocks, num_kv_heads]`: slot + 2, or 0.
+    /// Places of pages on the device, `[num_blocks, num_kv_heads]`: slot + 2, or 0 for a page without a slot.
     pub places: Vec<u32>,
-    /// `[num_slots + 1, num_kv_heads]`: block + 1 or 0, number of the call that last used it; last 0 and the number of calls.
+    /// Contents of slots, `[num_slots + 1, num_kv_heads]`: block + 1 or 0, and the number of the call that last used
+    /// the slot. The last row has 0 and the number of calls.
     pub slots: Vec<[u32; 2]>,
-    /// `[num_kv_heads, 4 + 2 * num_slots]`
+    /// Pages to fetch and counters, `[num_kv_heads, 4 + 2 * num_slots]`, as the kernel writes them.
     pub fetches: Vec<u32>,
-    /// `[entries of tables, num_kv_heads]`
+    /// Slots of the pages of the lists, `[entries of tables, num_kv_heads]`.
     pub pages: Vec<u32>,
 }
 
@@ -31,7 +32,7 @@ pub fn residency(
     }
 }
 
-/// Entries of `tables` that the lists of a head name, in their order.
+/// Returns the entries of `tables` that the lists of a head name, in the lists' order.
 fn entries(
     params: &ResidencyParams,
     pages_per_block: u32,

@@ -2,7 +2,7 @@
 
 use crate::kernel::stride_queries::StrideQueriesParams;
 
-/// Rows of strides `[num_heads, rows, head_dim / 8, stride, 8]` of the queries `q`, in f32.
+/// Returns the rows of strides `[num_heads, rows, head_dim / 8, stride, 8]` of the queries `q`, in f32.
 #[must_use]
 pub fn stride_queries(params: &StrideQueriesParams, head_dim: usize, stride: usize, q: &[f32]) -> Vec<f32> {
     let of_token = |head: usize, token: usize| {

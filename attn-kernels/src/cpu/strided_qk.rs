@@ -6,8 +6,8 @@ use sparse_select::Heads;
 use sparse_select::attention::log_sum_exp;
 use sparse_select::xattn::score::{Reshape, strided_scores};
 
-/// Parts `[num_heads, rows, part_stride]` of the chunk's queries `q`, after `front` zero queries, and all keys `k`; minus
-/// infinity where a row sees no column of a part.
+/// Computes the parts `[num_heads, rows, part_stride]` of the chunk's queries `q`, after `front` zero queries,
+/// against all keys `k`; minus infinity for parts without a column that the row sees.
 #[must_use]
 pub fn strided_qk(
     params: &StridedQkParams,

@@ -3,9 +3,9 @@
 /// A bound on `|got - want|`: `abs + rel * |want|`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Error near zero.
+    /// Absolute error that is allowed.
     pub abs: f64,
-    /// Error in proportion to the value.
+    /// Relative error that is allowed.
     pub rel: f64,
 }
 
@@ -18,20 +18,20 @@ pub struct Tolerance {
 pub struct Mismatch {
     /// Index of the element.
     pub index: usize,
-    /// Elements compared.
+    /// Number of elements that were compared.
     pub len: usize,
-    /// Elements outside.
+    /// Number of elements outside the tolerance.
     pub outside: usize,
     /// The kernel's value.
     pub got: f32,
     /// The reference's value.
     pub want: f32,
-    /// The difference allowed there.
+    /// Maximum difference that the tolerance allows for this element.
     pub bound: f64,
 }
 
 impl Tolerance {
-    /// Equal values: for kernels that only move data.
+    /// Tolerance of kernels that only move data: values must be equal.
     pub const EXACT: Self = Self { abs: 0.0, rel: 0.0 };
 
     /// Compares element by element. Infinities must be equal, NaN equals only NaN.

@@ -2,7 +2,7 @@
 
 use crate::kernel::top_k::{Output, TopKParams, Transform};
 
-/// The k largest of each of `rows`, `[first score, scores, k, base]`; ties go to the lower index.
+/// Returns the k largest scores of each of `rows`, `[first score, scores, k, base]`; ties go to the lower index.
 pub fn top_k(
     params: &TopKParams,
     output: Output,

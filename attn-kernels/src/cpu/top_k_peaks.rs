@@ -3,7 +3,7 @@
 use crate::kernel::top_k_peaks::GROUP;
 use sparse_select::topk::order_key;
 
-/// The largest key of each group of a row of `scores` whose first is score `first` of its buffer.
+/// Returns the largest sort key of each group of a row of `scores` whose first score is number `first` of its buffer.
 #[must_use]
 pub fn top_k_peaks(scores: &[f32], first: u32) -> Vec<u32> {
     let group = GROUP as usize;

@@ -2,8 +2,9 @@
 
 use sparse_select::v4::compressor::{Ratio, State, add_ape, pool, rms_norm, rotate};
 
-/// The entry of `dim` channels that the last of a sequence's tokens completes, from their states `kv` and `score`
-/// `[len, coff * dim]`, the latter without the positional embedding; `None` when it completes none.
+/// Returns the entry of `dim` channels that the last token of a sequence completes, from the states `kv` and `score`
+/// of its tokens, `[len, coff * dim]`, without the positional embedding in `score`; `None` if the token completes
+/// none.
 #[must_use]
 pub fn v4_compress(
     ratio: Ratio,

@@ -2,7 +2,7 @@
 
 use crate::kernel::vote_blocks::VoteBlocksParams;
 
-/// The blocks that are kept, ascending.
+/// Returns the blocks that the vote keeps, ascending.
 #[must_use]
 pub fn vote_blocks(params: &VoteBlocksParams, lists: &[u32]) -> Vec<u32> {
     let lists: Vec<&[u32]> = (0..params.voters as usize)

@@ -9,7 +9,7 @@ pub fn adapters() -> Vec<wgpu::AdapterInfo> {
     list().iter().map(Adapter::get_info).collect()
 }
 
-/// The adapters, best first.
+/// Lists the adapters, best first.
 pub(super) fn list() -> Vec<Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::PRIMARY;
@@ -31,7 +31,7 @@ fn rank(kind: DeviceType) -> u8 {
     }
 }
 
-/// The adapter that `wanted` selects: an index of [`adapters`], or part of a name in any case.
+/// Returns the adapter that `wanted` selects: an index of [`adapters`], or part of a name in any case.
 pub(super) fn choose(wanted: Option<&str>) -> Result<Adapter, GpuError> {
     let mut found = list();
     if found.is_empty() {

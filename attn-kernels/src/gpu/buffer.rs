@@ -31,11 +31,11 @@ pub struct Raw(Arc<Allocation>);
 struct Allocation {
     buffer: wgpu::Buffer,
     id: u64,
-    /// Held for the device's accounts.
+    /// Keeps the buffer's bytes in the device's accounts.
     _counted: Counted,
 }
 
-/// Bytes that a device's accounts have until this is dropped.
+/// Bytes that count as allocated in a device's accounts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
     bytes: u64,
@@ -58,7 +58,7 @@ enum Memory {
 }
 
 impl Accounts {
-    /// The accounts that a buffer of a memory is in.
+    /// Returns the accounts that include a buffer in memory of this kind.
     fn of(&self, memory: Memory) -> impl Iterator<Item = &AtomicU64> {
         [&self.all].into_iter().chain((memory == Memory::Host).then_some(&self.host))
     }
@@ -77,7 +77,7 @@ impl Raw {
         self.0.buffer.size()
     }
 
-    /// Tells buffers of one device apart.
+    /// Number that distinguishes buffers of one device.
     pub(super) fn id(&self) -> u64 {
         self.0.id
     }
@@ -92,7 +92,7 @@ impl Drop for Counted {
 }
 
 impl<T> Buf<T> {
-    /// Length in elements.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -104,19 +104,19 @@ impl<T> Buf<T> {
         self.len == 0
     }
 
-    /// The untyped buffer, to bind it.
+    /// Returns the untyped buffer, to bind it.
     #[must_use]
     pub fn raw(&self) -> &Raw {
         &self.raw
     }
 }
 
-/// A buffer that is being filled: see [`Gpu::begin_upload`].
+/// A storage buffer whose data are being written: see [`Gpu::begin_upload`].
 #[derive(Debug)]
 pub struct Upload<'a, T> {
     gpu: &'a Gpu,
     buf: Buf<T>,
-    /// `None` for no elements.
+    /// View for writing; `None` for a buffer without elements.
     view: Option<wgpu::QueueWriteBufferView>,
 }
 
@@ -147,7 +147,7 @@ impl<T: Pod> Upload<'_, T> {
     }
 }
 
-/// Usages that kernels and copies need.
+/// Usages that kernels and copies require of a buffer.
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
@@ -160,8 +160,8 @@ impl Gpu {
         self.typed(label, len, STORAGE | self.uniform_usage())
     }
 
-    /// Usage of the buffers that kernels may bind as windows: only software drivers have them, and load from them for all
-    /// lanes.
+    /// Returns the usage of buffers that kernels may bind as windows, which only software drivers do, as they then
+    /// load once for all lanes.
     fn uniform_usage(&self) -> wgpu::BufferUsages {
         if self.profile.software { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
     }
@@ -209,7 +209,8 @@ impl Gpu {
         Ok(buf)
     }
 
-    /// A buffer that holds `data`, and room after them for a window that begins at the last element, on any device.
+    /// Creates a buffer that holds `data`, and room after the data for a window that begins at the last element, on
+    /// any device.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
@@ -331,7 +332,7 @@ impl Gpu {
         Ok(self.raw_of(buffer, bytes, if maps { Memory::Host } else { Memory::Device }))
     }
 
-    /// Refuses some of the next buffers, counted from 0 from now on, as if memory were short then: for tests of code that
+    /// Refuses some of the next buffers, counted from 0 from now on, as if memory were short: for tests of code that
     /// creates buffers. An empty range refuses none. Returns the rest of the previous range.
     pub fn refuse_buffers(&self, which: Range<u64>) -> Range<u64> {
         std::mem::replace(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner), which)
@@ -345,13 +346,13 @@ impl Gpu {
         now
     }
 
-    /// A handle for a buffer, with `counted` bytes that count as allocated by this device.
+    /// Makes a handle for a buffer, with `counted` bytes that count as allocated by this device.
     fn raw_of(&self, buffer: wgpu::Buffer, counted: u64, memory: Memory) -> Raw {
         let (id, counted) = self.counted(counted, memory);
         Raw(Arc::new(Allocation { buffer, id, _counted: counted }))
     }
 
-    /// An id for memory of the device, and its place in the accounts.
+    /// Returns an id for memory of the device, and counts its bytes in the accounts.
     pub(super) fn count(&self, bytes: u64) -> (u64, Counted) {
         self.made.fetch_add(1, Ordering::Relaxed);
         self.counted(bytes, Memory::Device)

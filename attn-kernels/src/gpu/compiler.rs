@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use super::Gpu;
 
-/// Kernels of a device that work waits for.
+/// Numbers of kernels of a device that were requested and that are ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Compilation {
-    /// Kernels that are ready to run.
+    /// Number of kernels that are ready to run.
     pub ready: u32,
     /// Number of kernels requested so far.
     pub asked: u32,
@@ -56,7 +56,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(super) struct Compiler {
     threads: Mutex<Option<Threads>>,
-    /// Jobs that have not begun are left undone.
+    /// Whether the threads end. Jobs that have not begun are then dropped.
     ending: Arc<AtomicBool>,
 }
 
@@ -66,7 +66,7 @@ struct Threads {
 }
 
 impl Compiler {
-    /// Does `job` soon, on another thread if there is one.
+    /// Runs `job` soon, on another thread if there is one.
     pub(super) fn add(&self, job: impl FnOnce() + Send + 'static) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads.get_or_insert_with(|| Threads::start(&self.ending));
@@ -121,8 +121,8 @@ fn work(jobs: &Mutex<Receiver<Job>>, ending: &AtomicBool) {
 }
 
 impl Gpu {
-    /// Numbers of kernels requested and ready. Most drivers compile a kernel when it is requested, software drivers when it
-    /// first runs.
+    /// Returns the numbers of kernels that were requested and that are ready. Most drivers compile a kernel when it
+    /// is requested, software drivers when it first runs.
     #[must_use]
     pub fn compilation(&self) -> Compilation {
         self.counts.now()

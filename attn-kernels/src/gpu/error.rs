@@ -1,10 +1,10 @@
-//! Everything that can go wrong on the GPU, as values.
+//! Errors of the GPU and of its use.
 
 /// Why work did not run on the GPU.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// No adapter at all.
+    /// The machine has no adapter at all.
     #[error(
         "no GPU adapter found; on Linux install a Vulkan driver (for a software one: \
          apt-get install libvulkan1 mesa-vulkan-drivers)"
@@ -13,9 +13,9 @@ pub enum GpuError {
     /// `--device` matches no adapter.
     #[error("no adapter matches `{wanted}`; available:\n{available}")]
     NoSuchAdapter {
-        /// The requested name or index.
+        /// Adapter name or index that was requested.
         wanted: String,
-        /// One line an adapter.
+        /// Available adapters, one per line.
         available: String,
     },
     /// The adapter cannot run any of the kernels.
@@ -23,14 +23,14 @@ pub enum GpuError {
     Limit {
         /// The adapter.
         adapter: String,
-        /// The limit's name in WebGPU.
+        /// Name of the WebGPU limit that is too low.
         limit: &'static str,
-        /// Value of the adapter.
+        /// Value of the limit on this adapter.
         value: u64,
-        /// Minimum value.
+        /// Minimum value of the limit that kernels need.
         needed: u64,
     },
-    /// The adapter refused to open.
+    /// The adapter could not be opened.
     #[error("adapter {adapter} did not open")]
     Open {
         /// The adapter.
@@ -39,81 +39,81 @@ pub enum GpuError {
         #[source]
         source: wgpu::RequestDeviceError,
     },
-    /// A buffer larger than a binding may be.
+    /// A buffer is larger than a binding may be.
     #[error("buffer {label} of {bytes} bytes is over the device's limit of {limit} bytes")]
     BufferTooLarge {
-        /// The buffer.
+        /// Label of the buffer.
         label: String,
-        /// Size of the buffer.
+        /// Size of the buffer, in bytes.
         bytes: u64,
-        /// The smaller of the largest buffer and the largest storage binding.
+        /// Maximum size in bytes: the smaller of the limits of buffers and of storage bindings.
         limit: u64,
     },
     /// The device is out of memory.
     #[error("out of device memory for buffer {label} of {bytes} bytes ({allocated} bytes already allocated)")]
     OutOfMemory {
-        /// The buffer.
+        /// Label of the buffer that could not be allocated.
         label: String,
-        /// Size of the binding.
+        /// Size of the binding, in bytes.
         bytes: u64,
         /// Bytes in live buffers of this device.
         allocated: u64,
     },
-    /// A buffer of the caller's that kernels cannot bind.
+    /// A buffer of the caller has usages with which kernels cannot bind it.
     #[error("a buffer of usage {usage:?} is shared, {needed:?} is needed")]
     Usage {
-        /// Usages that it was made with.
+        /// Usages with which the buffer was made.
         usage: wgpu::BufferUsages,
-        /// Usages that it needs.
+        /// Usages that the buffer needs.
         needed: wgpu::BufferUsages,
     },
-    /// More bytes than one binding holds.
+    /// A binding has more bytes than the device allows.
     #[error("kernel {kernel}: binding {binding} is of {bytes} bytes, the device's limit is {limit}")]
     BindingTooLarge {
         /// The kernel.
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Bytes from its offset to the end of the buffer.
+        /// Number of bytes from the binding's offset to the end of the buffer.
         bytes: u64,
-        /// The largest storage binding.
+        /// Maximum size of a storage binding, in bytes.
         limit: u64,
     },
-    /// A binding that is not whole words.
+    /// The size of a binding is not a multiple of a word.
     #[error("kernel {kernel}: binding {binding} is of {bytes} bytes, not a multiple of 4")]
     BindingOdd {
         /// The kernel.
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Bytes from its offset to the end of the buffer.
+        /// Number of bytes from the binding's offset to the end of the buffer.
         bytes: u64,
     },
-    /// A binding at an offset that the device does not allow.
+    /// The offset of a binding is not a multiple that the device allows.
     #[error("kernel {kernel}: binding {binding} begins at byte {offset}, not a multiple of {align}")]
     BindingOffset {
         /// The kernel.
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Offset of the binding in its buffer.
+        /// Offset of the binding in its buffer, in bytes.
         offset: u64,
         /// Alignment of offsets on this device, in bytes.
         align: u64,
     },
-    /// A binding that begins after the end of its buffer.
+    /// A binding begins after the end of its buffer.
     #[error("kernel {kernel}: binding {binding} begins at byte {offset} of a buffer of {size} bytes")]
     BindingPastEnd {
         /// The kernel.
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Offset of the binding in its buffer.
+        /// Offset of the binding in its buffer, in bytes.
         offset: u64,
         /// Bytes of the buffer.
         size: u64,
     },
-    /// One buffer that a kernel would read and write at once.
+    /// A kernel would read and write one buffer in the same dispatch.
     #[error(
         "kernel {kernel}: bindings {read}, which is read, and {written}, which is written, are of one buffer"
     )]
@@ -122,19 +122,19 @@ pub enum GpuError {
         kernel: &'static str,
         /// The binding that is read, counted from 1 as in the kernel.
         read: u32,
-        /// The binding that is written.
+        /// The binding that is written, counted from 1 as in the kernel.
         written: u32,
     },
-    /// A pass that reads back, prepared for the caller's encoder.
+    /// A pass with readbacks was prepared for the caller's encoder, which has no place for them.
     #[error("a prepared pass reads {reads} buffers back: copy them in the encoder that it goes to")]
     Readback {
-        /// Number of its readbacks.
+        /// Number of readbacks of the pass.
         reads: usize,
     },
-    /// A kernel that does not compose.
+    /// The WGSL of a kernel could not be composed from its modules.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),
-    /// A variant that the self-test found wrong on this adapter, and that no other variant can replace.
+    /// The self-test found a variant wrong on this adapter, and no other variant can replace it.
     #[error(
         "{mode}: the self-test found {variant} wrong on {adapter}, {driver}, and nothing else does the same"
     )]
@@ -143,12 +143,13 @@ pub enum GpuError {
         variant: &'static str,
         /// The adapter.
         adapter: String,
-        /// Driver of the adapter, with the version.
+        /// Name and version of the adapter's driver.
         driver: String,
-        /// The mode or kernel that does not run without it.
+        /// The mode or kernel that cannot run without the variant.
         mode: String,
     },
-    /// A kernel of the coop level on an adapter that does not run this level: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
+    /// A kernel needs cooperative matrices, which the adapter does not run: see
+    /// [`Gpu::runs_coop`](super::Gpu::runs_coop).
     #[error(
         "kernel {kernel} needs cooperative matrices that kernels are written for and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"
     )]
@@ -159,12 +160,12 @@ pub enum GpuError {
         adapter: String,
         /// Level of the variant.
         level: crate::Level,
-        /// The least and the most lanes of its subgroups.
+        /// Minimum and maximum number of lanes of the adapter's subgroups.
         subgroups: (u32, u32),
-        /// Whether its kernels are checked.
+        /// Checks that the adapter's kernels run with.
         checks: super::Checks,
     },
-    /// A kernel that uses subgroups, on an adapter without subgroups or without subgroups of its size.
+    /// A kernel uses subgroups, and the adapter has none, or none of the size that the kernel needs.
     #[error(
         "kernel {kernel} needs subgroups of {}: adapter {adapter} is at level {level}, subgroups of {subgroups:?}",
         lanes(*min, *max)
@@ -172,40 +173,40 @@ pub enum GpuError {
     NoSubgroups {
         /// The kernel.
         kernel: &'static str,
-        /// The least lanes that subgroups must have.
+        /// Minimum number of lanes of a subgroup that the kernel needs.
         min: u32,
-        /// The maximum; `u32::MAX` for any number.
+        /// Maximum number of lanes of a subgroup that the kernel allows; `u32::MAX` for any number.
         max: u32,
         /// The adapter.
         adapter: String,
         /// Level of the variant.
         level: crate::Level,
-        /// The least and the most lanes of its subgroups.
+        /// Minimum and maximum number of lanes of the adapter's subgroups.
         subgroups: (u32, u32),
     },
-    /// A kernel that the driver does not take.
+    /// The driver could not compile a kernel.
     #[error("kernel {kernel} does not compile: {message}")]
     Compile {
         /// The kernel.
         kernel: &'static str,
-        /// The compiler's words.
+        /// Message of the compiler.
         message: String,
     },
     /// The device was lost (driver reset, unplugged, watchdog).
     #[error("the device was lost: {message}")]
     Lost {
-        /// The driver's words.
+        /// Message of the driver.
         message: String,
     },
     /// wgpu refused a call: a bug in the caller.
     #[error("GPU validation: {message}")]
     Validation {
-        /// wgpu's words.
+        /// Message of wgpu.
         message: String,
     },
 }
 
-/// Sizes of subgroups, as text.
+/// Formats the range of subgroup sizes as text.
 fn lanes(least: u32, most: u32) -> String {
     match (least, most) {
         (0 | 1, u32::MAX) => "any size".into(),

@@ -1,5 +1,5 @@
-//! Textures that kernels read in place of buffers: software drivers load from them for all lanes at once, from a storage buffer
-//! lane by lane.
+//! Textures that kernels read in place of buffers: software drivers load texels for all lanes at once, but storage
+//! buffers lane by lane.
 
 use super::buffer::Counted;
 use super::{Gpu, GpuError};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 /// Bytes of a texel.
 const TEXEL_BYTES: u32 = 16;
-/// The same, of memory.
+/// Number of bytes of a texel, as `usize`.
 const TEXEL: usize = TEXEL_BYTES as usize;
 
-/// Texels of a full row: `at % 4096, at / 4096` is the place of texel `at`.
+/// Number of texels of a full row: texel `at` is at `at % 4096, at / 4096`.
 pub const IMAGE_ROW: u32 = 4096;
 
 /// Elements in texels of four words, packed in rows of [`IMAGE_ROW`]. Cloning shares them.
@@ -30,7 +30,7 @@ pub struct RawImage(Arc<Allocation>);
 struct Allocation {
     view: wgpu::TextureView,
     id: u64,
-    /// Held for the device's accounts.
+    /// Keeps the image's bytes in the device's accounts.
     _counted: Counted,
 }
 
@@ -39,7 +39,7 @@ impl RawImage {
         &self.0.view
     }
 
-    /// Tells buffers and images of one device apart.
+    /// Number that distinguishes buffers and images of one device.
     pub(super) fn id(&self) -> u64 {
         self.0.id
     }
@@ -58,7 +58,7 @@ impl<T> Image<T> {
 }
 
 impl Gpu {
-    /// An image that holds `data`.
+    /// Creates an image that holds `data`.
     ///
     /// # Errors
     /// [`GpuError::BufferTooLarge`] for more rows than a texture has, [`GpuError::OutOfMemory`] when memory is short, and what
@@ -97,7 +97,7 @@ impl Gpu {
         Ok(Image { raw, element: PhantomData })
     }
 
-    /// Writes `data` to the rows of a texture, and submits the writes, so that the memory of their source is freed.
+    /// Writes `data` to the rows of a texture, and submits the writes to free the memory of their source.
     fn fill(&self, texture: &wgpu::Texture, data: &[u8], [width, height]: [u32; 2]) {
         let row = width as usize * TEXEL;
         let whole = data.len() / row;

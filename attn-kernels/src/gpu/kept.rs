@@ -1,4 +1,4 @@
-//! Compiled kernels on disk, if the driver exports them.
+//! Compiled kernels that are kept on disk, if the driver exports them.
 
 use std::fs;
 use std::io;
@@ -9,26 +9,26 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{Gpu, pipeline};
 
-/// A driver's cache of the kernels of a device, and the file in which it outlives the program.
+/// A driver's cache of the compiled kernels of a device, and the file that keeps it between runs of the program.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) cache: wgpu::PipelineCache,
     path: PathBuf,
-    /// Adapter, driver and program.
+    /// Adapter, driver and program that the file is valid for.
     of: String,
     /// Checksum of the current file.
     saved: Mutex<Option<u128>>,
 }
 
-/// Larger files are not read: drivers keep some megabytes.
+/// Maximum size of a file that is read: drivers keep some megabytes.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Bytes of the checksum that a file begins with.
 const CHECKSUM: usize = 16;
 
 impl Kept {
-    /// The cache of an adapter in `folder`, empty if its file is missing or was not written by this program under this
-    /// driver. `None` if the driver exports nothing.
+    /// Opens the cache of an adapter in `folder`, empty if its file is missing or was not written by this program
+    /// under this driver. `None` if the driver exports nothing.
     pub(super) fn open(folder: &Path, device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Self> {
         let path = folder.join(wgpu::util::pipeline_cache_key(info)?);
         let wgpu::AdapterInfo { name, driver, driver_info, .. } = info;
@@ -38,7 +38,7 @@ impl Kept {
         Some(Self { cache: pipeline::kept(device, data.as_deref()), path, of, saved })
     }
 
-    /// Writes the file if there is something new.
+    /// Writes the file if the cache changed. Returns whether it did.
     fn save(&self) -> io::Result<bool> {
         let Some(data) = self.cache.get_data() else { return Ok(false) };
         let sum = checksum(&self.of, &data);
@@ -67,7 +67,7 @@ fn checksum(of: &str, data: &[u8]) -> u128 {
     hash.digest128()
 }
 
-/// The data of a file, if they are whole and were written for this adapter, driver and program.
+/// Returns the data of a file if they are complete and were written for this adapter, driver and program.
 fn read(path: &Path, of: &str) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > MAX_BYTES {
         return None;
@@ -90,8 +90,8 @@ fn write(path: &Path, sum: u128, data: &[u8]) -> io::Result<()> {
 }
 
 impl Gpu {
-    /// Writes what the driver keeps of compiled kernels to the folder of [`GpuOptions::kernel_cache`](super::GpuOptions), if
-    /// there is something new; whether there was. Kernels that are still being compiled are not in it. The device does so
+    /// Writes the driver's compiled kernels to the folder of [`GpuOptions::kernel_cache`](super::GpuOptions), if they
+    /// changed, and returns whether they did. Kernels that are still being compiled are not in it. The device does so
     /// itself when it is dropped.
     ///
     /// # Errors

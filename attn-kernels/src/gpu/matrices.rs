@@ -19,7 +19,7 @@ static KERNEL: Kernel = Kernel {
 params! {
     /// Uniform parameters.
     pub struct MatrixLanesParams {
-        /// Zero, which compilers do not know.
+        /// The number zero, as a parameter so that compilers do not know it.
         pub zero: f32,
     }
 }
@@ -32,8 +32,8 @@ bindings! {
     }
 }
 
-/// Rows, columns and products of the matrices of f16 with sums in f32 that kernels use on an adapter, if any: software drivers
-/// multiply them one number at a time, and cooperative loads cannot be bounds-checked.
+/// Number of rows, columns and products of the matrices of f16 with sums in f32 that kernels use on an adapter, if
+/// any: software drivers multiply them one number at a time, and cooperative loads cannot be bounds-checked.
 pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Option<u32> {
     let is_cpu = adapter.get_info().device_type == wgpu::DeviceType::Cpu;
     if options.software.unwrap_or(is_cpu) || options.checks == Checks::On {
@@ -50,8 +50,8 @@ pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Opti
 }
 
 impl Gpu {
-    /// Chooses cooperative matrices of `size` rows on a device; if it has several subgroup sizes, a trial decides. The device
-    /// gets none if no kernel is written for its matrices.
+    /// Enables cooperative matrices of `size` rows on a device; if it has several subgroup sizes, a trial decides.
+    /// The device gets none if no kernel is written for its matrices.
     ///
     /// # Errors
     /// A device that does not run the trial.

@@ -7,7 +7,7 @@ use crate::profile::{Registers, Tuning};
 use crate::{Level, TextLength};
 use std::path::PathBuf;
 
-/// Features that are used if the adapter has them; nothing depends on any of them.
+/// Features that are used if the adapter has them. No function depends on any of them.
 pub(super) const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
@@ -20,10 +20,10 @@ pub(super) const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY
 /// Whether kernels carry bounds checks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Checks {
-    /// Every access is checked: tests run so.
+    /// Every access is checked. Tests use this.
     On,
-    /// Kernels run as trusted modules: about twice as fast where they are bound by memory. They follow every index that they
-    /// are given: tables, rows and lists of a caller must lie inside its buffers.
+    /// Kernels run without bounds checks: about twice as fast if they are bound by memory. They follow every index
+    /// that they are given, so tables, rows and lists of a caller must lie inside its buffers.
     Off,
 }
 
@@ -53,18 +53,19 @@ pub struct GpuOptions {
     /// is one or not.
     #[setters(strip_option)]
     pub software: Option<bool>,
-    /// Registers of a lane; if `None`, as the adapter's vendor is known to have.
+    /// Register class of the device's lanes; if `None`, the class that the adapter's vendor is known to have.
     #[setters(strip_option)]
     pub registers: Option<Registers>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
-    /// Folder for compiled kernels, so that other runs need not compile them, if the driver exports them; `None` keeps none.
+    /// Folder for compiled kernels, so that other runs need not compile them, if the driver exports them; `None`
+    /// disables it.
     #[setters(into)]
     pub kernel_cache: Option<PathBuf>,
 }
 
 impl GpuOptions {
-    /// The best adapter at its best level with all its features, and `checks`.
+    /// Creates options for the best adapter at its best level with all its features, and `checks`.
     #[must_use]
     pub fn new(checks: Checks) -> Self {
         Self {

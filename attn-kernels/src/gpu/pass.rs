@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Offsets of uniform bindings are multiples of this in WebGPU.
+/// Alignment of the offsets of uniform bindings in WebGPU, in bytes.
 const PARAMS_ALIGN: usize = 256;
 
 /// A list of dispatches, copies and readbacks, in order.
@@ -20,7 +20,8 @@ pub struct Pass {
     pub(super) label: &'static str,
     pub(super) commands: Vec<Command>,
     pub(super) params: Params,
-    /// Equal parameter blocks share their place: most layers of a model differ only in buffers.
+    /// Offsets of parameter blocks, by content: equal blocks share a place, as most layers of a model differ only in
+    /// buffers.
     places: FxHashMap<SmallVec<[u8; 64]>, u32>,
     pub(super) reads: Vec<(Raw, Range<u64>)>,
 }
@@ -29,9 +30,9 @@ pub struct Pass {
 #[derive(Debug)]
 pub(super) struct Params {
     pub(super) bytes: Vec<u8>,
-    /// Names the pass among all.
+    /// Number that identifies the pass.
     pub(super) pass: u64,
-    /// Leading bytes that are on the device, unless another pass's came there since.
+    /// Number of leading bytes that are on the device, unless another pass's parameters came there since.
     pub(super) sent: usize,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Command {
     },
     /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
     Cut,
-    /// Ends a submission here, and what is sent at first.
+    /// Ends a submission here, and also the part that is sent first.
     Hold,
     /// Ends a compute pass here.
     Split,
@@ -61,7 +62,7 @@ pub(super) struct Dispatch {
     pub(super) workgroups: [u32; 3],
 }
 
-/// Names a readback of a pass; [`PassResults::get`](super::PassResults::get) turns it into data.
+/// Handle of a readback of a pass; [`PassResults::get`](super::PassResults::get) turns it into data.
 #[derive(Debug)]
 pub struct Read<T> {
     pub(super) index: usize,
@@ -69,7 +70,7 @@ pub struct Read<T> {
 }
 
 impl Pass {
-    /// An empty pass.
+    /// Creates an empty pass.
     #[must_use]
     pub fn new(label: &'static str) -> Self {
         static PASSES: AtomicU64 = AtomicU64::new(0);
@@ -82,7 +83,7 @@ impl Pass {
         }
     }
 
-    /// Records one dispatch; a dispatch without workgroups is skipped.
+    /// Records one dispatch. A dispatch without workgroups is skipped.
     ///
     /// # Panics
     /// When the parameters or buffers are those of another kernel, or a dimension exceeds 65,535 workgroups.
@@ -106,8 +107,8 @@ impl Pass {
         self.push(pipeline, bytemuck::bytes_of(params), bindings, workgroups);
     }
 
-    /// [`dispatch`](Self::dispatch) with the parameter block as bytes and bindings by position, for callers that keep
-    /// dispatches as data.
+    /// Records a [`dispatch`](Self::dispatch) with the parameter block as bytes and bindings by position, for callers
+    /// that keep dispatches as data.
     ///
     /// # Panics
     /// As `dispatch`.
@@ -166,7 +167,7 @@ impl Pass {
         });
     }
 
-    /// Records a readback of `range` (in elements), taken after all work of the pass.
+    /// Records a readback of `range` (in elements), which is copied after all work of the pass.
     ///
     /// # Panics
     /// When the range leaves the buffer.
@@ -190,8 +191,8 @@ impl Pass {
         self.commands.push(Command::Hold);
     }
 
-    /// Orders everything before against everything after. Later dispatches run concurrently unless they share a buffer that
-    /// one of them writes; dispatches before this barrier no longer count.
+    /// Places a barrier between all commands before and after this call. Later dispatches run concurrently unless
+    /// they share a buffer that one of them writes; dispatches before this barrier no longer count.
     pub fn split(&mut self) {
         if matches!(self.commands.last(), Some(Command::Dispatch(_))) {
             self.commands.push(Command::Split);
@@ -204,7 +205,8 @@ impl Pass {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()
     }
 
-    /// Equal for passes that do the same: the same kernels with the same parameters on the same buffers, in one order.
+    /// Digest that is equal for passes that do the same: the same kernels with the same parameters on the same
+    /// buffers, in one order.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hasher = FxHasher::default();

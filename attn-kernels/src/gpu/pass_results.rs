@@ -26,7 +26,7 @@ pub struct Pending<'g> {
     pub(super) submission: Submission,
 }
 
-/// Submitted work that the device that ran it [collects](Gpu::collect) later.
+/// Submitted work that its device [collects](Gpu::collect) later.
 #[derive(Debug)]
 #[must_use = "errors and readbacks arrive with Gpu::collect"]
 pub struct Submission {
@@ -38,7 +38,7 @@ pub struct Submission {
 #[derive(Debug)]
 pub(super) struct Readback {
     pub(super) staging: Option<Raw>,
-    /// Bytes of each readback in it.
+    /// Places of the readbacks in the staging memory, in bytes.
     pub(super) spans: Vec<(usize, usize)>,
     /// Labels of the timestamps that follow, still without times.
     pub(super) timed: Vec<Timing>,
@@ -84,13 +84,13 @@ impl Pending<'_> {
         self.gpu.collect(self.submission)
     }
 
-    /// Releases the device: later submissions may precede the wait.
+    /// Converts to a [`Submission`], which does not borrow the device: later submissions may precede the wait.
     pub fn defer(self) -> Submission {
         self.submission
     }
 }
 
-/// Readbacks of a finished pass in the memory that the device wrote.
+/// Readbacks of a finished pass, still in the memory that the device wrote.
 #[derive(Debug)]
 pub struct Readbacks<'a> {
     bytes: &'a [u8],
@@ -191,7 +191,7 @@ impl Gpu {
         mapped.recv().map_err(|_| never_mapped())
     }
 
-    /// Maps the readbacks of a submission, and gives their bytes to `take` once `wait` has said that they are there.
+    /// Maps the readbacks of a submission, and passes their bytes to `take` once `wait` has reported them complete.
     fn landed<R>(
         &self,
         submission: Submission,
@@ -217,7 +217,7 @@ impl Gpu {
     }
 }
 
-/// Result of a mapping.
+/// Result of mapping a buffer.
 type Mapped = Result<(), wgpu::BufferAsyncError>;
 
 fn never_mapped() -> GpuError {

@@ -11,32 +11,32 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     params: Option<Raw>,
-    /// The pass whose parameters it holds.
+    /// Number of the pass whose parameters the buffer holds.
     params_of: Option<u64>,
     pub(super) staging: Vec<Raw>,
     queries: Option<wgpu::QuerySet>,
     timed: Timed,
 }
 
-/// Dispatches that get timestamps.
+/// Parts of a pass that get timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Timed {
     #[default]
     None,
     All,
-    /// Compute passes as wholes.
+    /// Whole compute passes.
     Passes,
 }
 
-/// Timestamps a query set holds; the most that WebGPU allows.
+/// Number of timestamps of a query set: the maximum that WebGPU allows.
 const QUERIES: u32 = 4096;
 
 /// A pass in the form that the device takes: [`Gpu::send`] submits it.
 #[derive(Debug)]
 pub struct Encoded {
-    /// Submissions of their own, in order.
+    /// Parts of the pass, in order, each submitted separately.
     pieces: Vec<Piece>,
-    /// Pieces before the place where sending [may stop](Pass::hold).
+    /// Number of pieces before the place where sending [may stop](Pass::hold).
     held_at: usize,
     params: Option<(Raw, Params)>,
     stamps: Timed,
@@ -47,17 +47,17 @@ pub struct Encoded {
 #[derive(Debug)]
 struct Piece {
     commands: wgpu::CommandBuffer,
-    /// Whether they end with the first run of a kernel, which a software driver compiles then.
+    /// Whether the commands end with the first run of a kernel, at which a software driver compiles it.
     compiles: bool,
 }
 
-/// The commands of a pass.
+/// Encoded commands of a pass.
 struct Commands {
-    /// Submissions of their own, in order.
+    /// Parts of the pass, in order, each submitted separately.
     pieces: Vec<Piece>,
-    /// Pieces before a [hold](Pass::hold).
+    /// Number of pieces before a [hold](Pass::hold).
     held_at: usize,
-    /// The last submission, which may go on.
+    /// Encoder of the last submission, to which commands may still be added.
     last: wgpu::CommandEncoder,
 }
 
@@ -78,8 +78,9 @@ impl Gpu {
         self.time(if on { Timed::All } else { Timed::None })
     }
 
-    /// Asks later submissions for the time of every compute pass, from its first dispatch to the end of all; false where the
-    /// adapter has no timestamps. Between timestamps of single dispatches nothing overlaps; inside a pass it does.
+    /// Enables timestamps of every compute pass of later submissions, from its first dispatch to its last; false if
+    /// the adapter has no timestamps. With timestamps of single dispatches nothing overlaps; inside a compute pass,
+    /// dispatches do.
     pub fn time_passes(&self, on: bool) -> bool {
         self.time(if on { Timed::Passes } else { Timed::None })
     }
@@ -157,8 +158,8 @@ impl Gpu {
         Ok(Encoded { pieces, held_at, params: params.map(|raw| (raw, pass.params)), stamps, readback })
     }
 
-    /// Submits the part of an encoded pass before its [hold](Pass::hold), which sees the data that were written before this
-    /// call; nothing if it has none. [`send`](Self::send) submits the rest.
+    /// Submits the part of an encoded pass before its [hold](Pass::hold), if it has one. That part reads data that
+    /// was written before this call. [`send`](Self::send) submits the rest.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -174,7 +175,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Submits an encoded pass, or the rest of one. It sees the data that were written before this call.
+    /// Submits an encoded pass, or the rest of one. It reads data that was written before this call.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -193,14 +194,14 @@ impl Gpu {
         self.scratch.lock().expect("no holder of this lock panics").staging.extend(staging);
     }
 
-    /// Whether `encoded` has the timestamps that a pass encoded now would have.
+    /// Whether a pass that is encoded now would get the same timestamps as `encoded`.
     #[must_use]
     pub fn times_as(&self, encoded: &Encoded) -> bool {
         self.scratch.lock().expect("no holder of this lock panics").timed == encoded.stamps
     }
 
-    /// Sends what is recorded so far to the device, which works on it while the host records the rest. Readbacks are for
-    /// [`submit`](Self::submit). Where dispatches are timed it only [cuts](Pass::cut).
+    /// Sends the commands recorded so far to the device, which runs them while the host records the rest. Readbacks
+    /// come with [`submit`](Self::submit). If dispatches are timed, the method only [cuts](Pass::cut).
     ///
     /// # Errors
     /// As `submit`.
@@ -301,7 +302,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// A buffer for the parameters of `pass`; they get there when it is sent.
+    /// Returns a buffer with room for the parameters of `pass`, which are written when the pass is sent.
     fn params_room(&self, scratch: &mut Scratch, pass: &Pass) -> Result<Option<Raw>, GpuError> {
         let bytes = pass.params.bytes.len() as u64;
         if bytes > 0 && scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
@@ -314,8 +315,8 @@ impl Gpu {
         Ok(scratch.params.clone().filter(|_| bytes > 0))
     }
 
-    /// Submits commands that read `params`. Parameters that the buffer lacks are written first. `scratch` stays locked until
-    /// then, because parameters of another thread could replace these.
+    /// Submits commands that read `params`, and writes the missing parameters first. `scratch` stays locked
+    /// meanwhile, because another thread's parameters could replace these.
     fn launch(
         &self,
         scratch: &mut Scratch,

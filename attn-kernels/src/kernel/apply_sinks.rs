@@ -17,9 +17,9 @@ params! {
     pub struct ApplySinksParams {
         /// First row.
         pub first_row: u32,
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
     }
 }
@@ -38,7 +38,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for one head size, a multiple of 4.
+/// Returns the variant for one head size, a multiple of 4.
 ///
 /// # Panics
 /// When the head size is not.
@@ -48,7 +48,7 @@ pub fn variant(head_dim: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &ApplySinksParams, head_dim: u32) -> [u32; 3] {
     super::flat_grid((params.rows * params.num_heads * (head_dim / 4)).div_ceil(WG))

@@ -18,23 +18,23 @@ params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
     #[derive(PartialEq)]
     pub struct AttendMeansParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
         /// Row of q, and of the output, of the chunk's first query.
         pub q_first: u32,
-        /// Queries of the chunk.
+        /// Number of queries of the chunk.
         pub q_len: u32,
-        /// Tokens of the chunk's first block before its first query.
+        /// Number of tokens of the first query block that precede the chunk's first query.
         pub front: u32,
-        /// Key block of the chunk's first query block.
+        /// Index of the key block that contains the chunk's first query.
         pub current: u32,
-        /// Blocks from one KV head's means to the next's.
+        /// Number of blocks between the means of successive KV heads.
         pub mean_stride: u32,
-        /// u32 from one list to the next.
+        /// Number of u32 from one list to the next.
         pub list_stride: u32,
         /// First list of the chunk.
         pub first_list: u32,
@@ -54,15 +54,17 @@ bindings! {
         read mean_values: f32,
         /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks.
         read selected: u32,
-        /// Attention to the listed blocks, rows of `[num_heads, head_dim]`; then to all.
+        /// Output, rows of `[num_heads, head_dim]`: before the dispatch, attention to the listed blocks; after it, to
+        /// all blocks.
         write out: f32,
-        /// Log-sum-exps of the output, natural, rows of `[num_heads]`; then of all blocks.
+        /// Log-sum-exps of the output (natural logarithm), rows of `[num_heads]`: before the dispatch, of the listed
+        /// blocks; after it, of all.
         write lse: f32,
     }
 }
 
-/// Rows of a workgroup, and how many times the lanes of [`paged_prefill`] share each. Queries and outputs of 32 channels leave an
-/// Apple M1 no registers for the means of four blocks.
+/// Returns the number of rows of a workgroup, and the factor by which more lanes share a row than in
+/// [`paged_prefill`]. Queries and outputs of 32 channels leave an Apple M1 no registers for the means of four blocks.
 const fn division(registers: Registers) -> (u32, u32) {
     match registers {
         Registers::Few => (32, 2),
@@ -70,7 +72,7 @@ const fn division(registers: Registers) -> (u32, u32) {
     }
 }
 
-/// The kernel for one cache shape and lanes with `registers`; blocks of `block` tokens.
+/// Returns the variant for one cache shape and lanes with `registers`; blocks of `block` tokens.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.
@@ -87,7 +89,7 @@ pub fn variant(shape: &KvShape, block: u32, registers: Registers) -> Variant {
         .for_registers(registers)
 }
 
-/// Workgroups for `query_blocks` query blocks of `block` tokens, of lanes with `registers`.
+/// Returns the number of workgroups for `query_blocks` query blocks of `block` tokens, of lanes with `registers`.
 #[must_use]
 pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32, registers: Registers) -> [u32; 3] {
     [params.num_heads, query_blocks * block.div_ceil(division(registers).0), 1]

@@ -31,23 +31,24 @@ pub struct Attention {
 /// Keys that are attended, and their order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Context {
-    /// All keys, by position.
+    /// All keys, in the order of positions.
     #[default]
     Full,
-    /// Keys of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
+    /// Keys of listed blocks of this many tokens. The kernel has one more binding, the last, of lists `[count, blocks
+    /// ascending..]`.
     Blocks(u32),
-    /// Single listed tokens, the lists as with blocks of one (DSA): for `paged_decode` and `mla_decode`.
+    /// Listed single tokens, with lists as for blocks of one token (DSA); for `paged_decode` and `mla_decode`.
     Tokens,
 }
 
-/// Units that the block tables of `paged_decode` and `paged_prefill` name, with matrices too.
+/// Units that the block tables of `paged_decode`, `paged_prefill` and their forms with cooperative matrices name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pages {
-    /// Blocks, which hold all KV heads.
+    /// Blocks that hold all KV heads.
     #[default]
     Shared,
-    /// `[entries, num_kv_heads]`, the page of each KV head: what [`residency`](super::residency) writes where each head
-    /// has blocks of its own on the device.
+    /// Pages of single KV heads, with tables `[entries, num_kv_heads]`, as [`residency`](super::residency) writes
+    /// them if each head has pages of its own on the device.
     OfHeads,
 }
 
@@ -57,7 +58,7 @@ pub enum Logit {
     /// Scores are not changed.
     #[default]
     Plain,
-    /// `c * tanh(score / c)`, with `softcap` of the parameters as c.
+    /// Softcapped scores, `c * tanh(score / c)`, with `softcap` of the parameters as c.
     Softcap,
     /// ALiBi: `score - slope * (p - k)`; one more binding, the last, with slopes `[num_heads]` f32. With lists, the binding
     /// of lists has the slopes before the lists, in `paged_reduce` too.
@@ -70,7 +71,7 @@ pub(crate) const CONTEXT: OneOf<bool> =
 /// Whether lists follow the slopes of heads, in one buffer.
 pub(crate) const LISTS: OneOf<bool> =
     OneOf::new("lists", &[(false, "lists_first"), (true, "lists_after_slopes")]);
-/// Changes of scores, and whether keys are listed.
+/// Changes of scores, each with whether keys are listed.
 pub(crate) const LOGIT: OneOf<(Logit, bool)> = OneOf::new(
     "logit",
     &[
@@ -82,15 +83,15 @@ pub(crate) const LOGIT: OneOf<(Logit, bool)> = OneOf::new(
         ((Logit::Alibi, true), "logit_alibi_listed"),
     ],
 );
-/// Kinds of masks, of no tokens.
+/// Kinds of masks, without their numbers of tokens.
 pub(crate) const MASK: OneOf<Reach> = OneOf::new(
     "mask",
     &[(Reach::Full, "mask_causal"), (Reach::Window(0), "mask_window"), (Reach::Chunk(0), "mask_chunk")],
 );
-/// Units of block tables.
+/// Units of block tables that a variant may have.
 pub(crate) const UNITS: OneOf<Pages> =
     OneOf::new("pages", &[(Pages::Shared, "pages_shared"), (Pages::OfHeads, "pages_heads")]);
-/// Units of block tables, of a kernel that loads their entries ahead.
+/// Units of block tables, for kernels that load table entries ahead.
 pub(crate) const ENTRIES: OneOf<Pages> =
     OneOf::new("pages", &[(Pages::Shared, "entries_shared"), (Pages::OfHeads, "entries_heads")]);
 /// Whether keys of little weight are skipped.
@@ -98,7 +99,7 @@ pub(crate) const SKIP: OneOf<bool> = OneOf::new("skip", &[(false, "skip_none"), 
 /// Whether keys of little weight are skipped, as a number.
 const SKIPS: Flag = Flag("SKIPS");
 
-/// A mask without its tokens.
+/// Returns the mask without its number of tokens.
 fn kind(mask: Reach) -> Reach {
     match mask {
         Reach::Full => Reach::Full,
@@ -114,7 +115,7 @@ impl Attention {
         Self { context: Context::Blocks(select_block), ..Self::default() }
     }
 
-    /// Options whose variants are listed: the beginnings of their names, and the types of caches that they are listed for.
+    /// Lists options of variants, each with the beginning of its name and the types of caches it is listed for.
     pub(super) fn listed(sizes: &Sizes) -> [(&'static str, Self, &'static [KvDtype]); 10] {
         let of = |mask, logit| Self { mask, logit, ..Self::default() };
         let blocks = Self::blocks(sizes.select(64));

@@ -1,4 +1,4 @@
-//! Digests of the keys of pages, updated after writes, from which block scores are computed.
+//! Digests of the keys of blocks, updated after writes. Block scores are computed from them.
 
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, Stored};
@@ -26,18 +26,18 @@ fn listed(sizes: &Sizes) -> Listed {
     [of("min_max", Digest::MinMax), of("mean", Digest::Mean), values.collect()].concat()
 }
 
-/// Summary of the keys of a page and KV head, in the type that [`dtype`] says. The pool is `[num_blocks,
+/// Summary of the keys of a block and KV head, in the type that [`dtype`] says. The pool is `[num_blocks,
 /// num_kv_heads, vectors, head_dim]`, indexed by physical block like the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Digest {
-    /// Channelwise minimum, then maximum (Quest, arXiv 2406.10774).
+    /// Minimum, then maximum, of each channel (Quest, arXiv 2406.10774).
     MinMax,
-    /// Channelwise mean (GSA and ESA of UCM).
+    /// Mean of each channel (GSA and ESA of UCM).
     Mean,
 }
 
 impl Digest {
-    /// Vectors of `head_dim` elements a page and KV head.
+    /// Number of vectors of `head_dim` elements per block and KV head.
     #[must_use]
     pub fn vectors(self) -> usize {
         match self {
@@ -46,13 +46,13 @@ impl Digest {
         }
     }
 
-    /// Elements of the pool for a cache of `num_blocks` pages.
+    /// Number of elements of the pool for a cache of `num_blocks` blocks.
     #[must_use]
     pub fn pool_elements(self, shape: &KvShape, num_blocks: usize) -> usize {
         num_blocks * shape.num_kv_heads as usize * self.vectors() * shape.head_dim as usize
     }
 
-    /// u32 of the pool for a cache of `num_blocks` pages: one f32 or two f16 each.
+    /// Number of u32 of the pool for a cache of `num_blocks` blocks: one f32 or two f16 each.
     #[must_use]
     pub fn pool_len(self, shape: &KvShape, num_blocks: usize) -> usize {
         self.pool_elements(shape, num_blocks) * dtype(shape.dtype).bytes() as usize / size_of::<u32>()
@@ -78,7 +78,7 @@ pub(crate) const READ: OneOf<KvDtype> =
 /// Writes digests of a [`dtype`].
 const WRITE: OneOf<KvDtype> =
     OneOf::new("digests", &[(KvDtype::F16, "digests_write_f16"), (KvDtype::F32, "digests_write_f32")]);
-/// Kind of digests.
+/// Kind of digest that a variant computes.
 pub(crate) const DIGEST: OneOf<Digest> =
     OneOf::new("digest", &[(Digest::MinMax, "digest_min_max"), (Digest::Mean, "digest_mean")]);
 /// Rounding to f16.
@@ -93,30 +93,30 @@ const HALVES: OneOf<Rounding> = OneOf::new(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rounding {
-    /// All values are exact in f16.
+    /// Values are stored as they are: all are exact in f16.
     None,
-    /// Rounds to the nearest, ties to even.
+    /// Values are rounded to the nearest, ties to even.
     Nearest,
-    /// Minima down, maxima up.
+    /// Minima are rounded down and maxima up.
     Outward,
 }
 
 params! {
     /// Uniform parameters.
     pub struct BlockDigestParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Pages to digest.
+        /// Number of blocks to digest.
         pub touched: u32,
-        /// First block of the cache of keys.
+        /// First block of the bound cache of keys.
         pub first_block: u32,
-        /// Blocks of the cache of keys; pages of further blocks are skipped.
+        /// Number of blocks of the bound cache of keys; further blocks are skipped.
         pub num_blocks: u32,
     }
 }
 
 impl BlockDigestParams {
-    /// Parameters for `touched` pages of a cache whose blocks are all in one buffer.
+    /// Parameters for `touched` blocks of a cache whose blocks are all in one buffer.
     #[must_use]
     pub const fn new(num_kv_heads: u32, touched: u32) -> Self {
         Self { num_kv_heads, touched, first_block: 0, num_blocks: u32::MAX }
@@ -126,7 +126,7 @@ impl BlockDigestParams {
 bindings! {
     /// Buffers of `block_digest`.
     pub struct BlockDigestBuffers(BlockDigestParams) {
-        /// Blocks to take in, `[n]`, of 1 to `block_size` tokens, or [`BlockTokens::NONE`].
+        /// Blocks to digest, `[n]`, of 1 to `block_size` tokens, or [`BlockTokens::NONE`].
         read touched: BlockTokens,
         /// Cache of keys from `first_block` on, in the layout of `KvShape`.
         read k_cache: KvWord,
@@ -136,13 +136,13 @@ bindings! {
     }
 }
 
-/// The kernel for one cache shape.
+/// Returns the variant for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     of(shape, digest, super::KEYS)
 }
 
-/// The kernel for the means of values: its `k_cache` is the cache of values.
+/// Returns the variant for the means of values: the cache of values is bound as `k_cache`.
 #[must_use]
 pub fn of_values(shape: &KvShape) -> Variant {
     of(shape, Digest::Mean, super::VALUES)
@@ -164,15 +164,15 @@ fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
     if dtype(shape.dtype) == KvDtype::F32 { variant } else { variant.set(HALVES, halves) }
 }
 
-/// Workgroups for `touched` pages.
+/// Returns the number of workgroups for `touched` blocks.
 #[must_use]
 pub fn grid(params: &BlockDigestParams, shape: &KvShape) -> [u32; 3] {
     let [y, z, _] = super::flat_grid(params.touched);
     [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
 }
 
-/// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` pages. A page may be named
-/// once in a dispatch; entries like [`BlockTokens::NONE`] name none.
+/// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` blocks. A block may be
+/// named once in a dispatch; entries like [`BlockTokens::NONE`] name none.
 ///
 /// # Errors
 /// A block outside the cache, or tokens that are none or more than a page holds.

@@ -17,27 +17,27 @@ params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
     #[derive(PartialEq)]
     pub struct BlockEnergyParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
         /// Row of q of the chunk's first query.
         pub q_first: u32,
-        /// Queries of the chunk.
+        /// Number of queries of the chunk.
         pub q_len: u32,
-        /// Tokens of the chunk's first block before its first query.
+        /// Number of tokens of the first query block that precede the chunk's first query.
         pub front: u32,
         /// First query block of this dispatch.
         pub first_block: u32,
-        /// Key block of the chunk's first query block.
+        /// Index of the key block that contains the chunk's first query.
         pub current: u32,
-        /// Blocks from one KV head's means to the next's.
+        /// Number of blocks between the means of successive KV heads.
         pub mean_stride: u32,
-        /// f32 from one query block's energies to the next.
+        /// Number of f32 from one query block's energies to the next.
         pub energy_stride: u32,
-        /// Factor on scores before a power of two, `log2(e) / sqrt(head_dim)`.
+        /// Factor on scores whose powers of two are then summed: `log2(e) / sqrt(head_dim)`.
         pub scale: f32,
     }
 }
@@ -55,10 +55,10 @@ bindings! {
     }
 }
 
-/// Key blocks of a workgroup.
+/// Number of key blocks of a workgroup.
 const TILE: u32 = 64;
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.
@@ -69,7 +69,7 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, shape.head_dim).set(slot::BLOCK, block)
 }
 
-/// Workgroups for `query_blocks` query blocks from the dispatch's first on.
+/// Returns the number of workgroups for `query_blocks` query blocks, beginning with the dispatch's first.
 #[must_use]
 pub fn grid(params: &BlockEnergyParams, query_blocks: u32) -> [u32; 3] {
     let before_last = params.current + params.first_block + query_blocks - 1;

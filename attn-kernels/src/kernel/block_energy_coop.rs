@@ -26,7 +26,7 @@ pub fn serves(shape: &KvShape, block: u32) -> bool {
     shape.head_dim.is_multiple_of(16) && shape.head_dim <= 128 && matches!(block, 32 | 64 | 128 | 256)
 }
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When it does not serve them: see [`serves`].
@@ -42,7 +42,7 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(slot::LOADS, (shape.head_dim / 4).div_ceil(2 * subgroups))
 }
 
-/// Workgroups for `query_blocks` query blocks.
+/// Returns the number of workgroups for `query_blocks` query blocks.
 #[must_use]
 pub fn grid(params: &BlockEnergyParams, query_blocks: u32) -> [u32; 3] {
     [params.num_heads, query_blocks, 1]

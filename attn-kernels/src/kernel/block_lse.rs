@@ -18,17 +18,18 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct BlockLseParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
-        /// f32 from one row and head of scores or log-sum-exps to the next: at least the most blocks of a row.
+        /// Number of f32 between the scores or log-sum-exps of successive rows and heads: at least the maximum number
+        /// of blocks of a row.
         pub stride: u32,
-        /// Factor of attention on `q·k`.
+        /// Factor by which attention multiplies `q·k`.
         pub scale: f32,
-        /// 1: of the last block of each row alone, and cuts are not read.
+        /// Flag: 1 if only the last block of each row is computed, and cuts are not read.
         pub first: u32,
     }
 }
@@ -46,17 +47,18 @@ bindings! {
         read rows: DecodeRow,
         /// Scores, `[n, num_kv_heads, stride]` of `block_score`, which order the blocks.
         read scores: f32,
-        /// Cuts of `mass_cut`, `[n, num_kv_heads]`: key and index where the known blocks end, and where the kept ones do.
+        /// Cuts of `mass_cut`, `[n, num_kv_heads]`: sort key and index of the last known block, then those of the
+        /// last kept block.
         read cuts: [u32; 4],
         /// Log-sum-exps, `[n, num_heads, stride]`, natural logarithm.
         write lses: f32,
     }
 }
 
-/// Lanes of a workgroup, each a token.
+/// Number of lanes of a workgroup. Each lane has a token.
 const LANES: u32 = 256;
 
-/// The kernel for one cache; a block is `select_block` tokens.
+/// Returns the variant for one cache; a block is `select_block` tokens.
 ///
 /// # Panics
 /// When `select_block` is not a power of two and a multiple of the page size.
@@ -72,7 +74,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
         .set(super::KEYS, shape.stored())
 }
 
-/// Workgroups for `rows` rows of blocks of `select_block` tokens.
+/// Returns the number of workgroups for `rows` rows of blocks of `select_block` tokens.
 #[must_use]
 pub fn grid(params: &BlockLseParams, select_block: u32, rows: u32) -> [u32; 3] {
     [params.stride.div_ceil((LANES / select_block).max(1)), params.num_kv_heads, rows]

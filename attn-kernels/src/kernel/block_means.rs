@@ -1,4 +1,4 @@
-//! Mean keys and values of the blocks of a sequence, which stand for the blocks that `FlashPrefill` skips.
+//! Mean keys and values of the blocks of a sequence, by which the blocks that `FlashPrefill` skips are approximated.
 
 use super::KvShape;
 use crate::declare::TYPES;
@@ -18,13 +18,13 @@ params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
     #[derive(PartialEq)]
     pub struct BlockMeansParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Blocks, from the first of the sequence on; all are full.
+        /// Number of blocks, counted from the first of the sequence; all are full.
         pub blocks: u32,
         /// First entry of the sequence's block table.
         pub table: u32,
-        /// Blocks from one KV head's means to the next's.
+        /// Number of blocks from one KV head's means to the next's.
         pub mean_stride: u32,
         /// Scale of keys in fp8.
         pub k_scale: f32,
@@ -49,7 +49,7 @@ bindings! {
     }
 }
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.
@@ -64,7 +64,7 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(super::KV, shape.stored())
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(shape: &KvShape, params: &BlockMeansParams) -> [u32; 3] {
     let [y, z, _] = super::flat_grid(params.blocks);

@@ -1,4 +1,5 @@
-//! Scores of a sequence's blocks for decode rows, from digests of its pages, and the bounds for certificates.
+//! Scores of a sequence's blocks for decode rows, from digests of blocks of the cache, and bounds of logits for
+//! certificates.
 
 use super::block_digest::{self, Digest};
 use super::{KvDtype, KvShape, heads_together};
@@ -16,7 +17,8 @@ kernel! {
     cases: crate::self_test::block_score::cases,
 }
 
-/// Digests of caches of codes are like digests of f16 caches, except for bounds of int8 that f16 cannot hold.
+/// Lists the variant of these sizes in the documentation. Digests of caches of codes are like digests of f16 caches,
+/// except for bounds of int8 that f16 cannot hold.
 fn listed(sizes: &Sizes) -> Listed {
     let heads = sizes.num_heads;
     [("min_max", Digest::MinMax), ("mean", Digest::Mean)]
@@ -39,27 +41,27 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct BlockScoreParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
-        /// Query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
+        /// Number of query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
         pub heads_per_set: u32,
-        /// f32 from one row of scores to the next: at least the most blocks of a row.
+        /// Number of f32 between successive rows of scores: at least the maximum number of blocks of a row.
         pub score_stride: u32,
-        /// First blocks, always selected.
+        /// Number of blocks at the start that are always selected.
         pub sink_blocks: u32,
-        /// Last blocks, always selected; the block of the last token always is.
+        /// Number of blocks at the end that are always selected. The block of the last token always is.
         pub recent_blocks: u32,
-        /// 1: `recent_blocks` counts full blocks only (GSA of UCM).
+        /// Flag: 1 if `recent_blocks` counts full blocks only (GSA of UCM).
         pub recent_full: u32,
         /// Factor on scores: 1, or 1 / (number of heads averaged) for mean keys.
         pub scale: f32,
-        /// Infinity, which WGSL cannot write.
+        /// Positive infinity, as a parameter because WGSL cannot write it.
         pub infinity: f32,
-        /// Factor of attention on `q·k`, above 0: bounds are of logits.
+        /// Factor by which attention multiplies `q·k`, above 0. Bounds are of logits.
         pub logit_scale: f32,
     }
 }
@@ -91,12 +93,13 @@ impl Default for BlockScoreParams {
     }
 }
 
-/// Chunks of eight channels of mean keys that a lane loads at once: as 16 lanes need for all KV heads, up to 8.
+/// Number of chunks of eight channels of mean keys that a lane loads at once: as many as 16 lanes need for all KV
+/// heads, up to 8.
 fn chunks_ahead(shape: &KvShape) -> u32 {
     (shape.num_kv_heads * shape.head_dim / 8).div_ceil(16).min(8)
 }
 
-/// Blocks that a workgroup scores.
+/// Number of blocks that a workgroup scores.
 fn blocks(digest: Digest) -> u32 {
     match digest {
         Digest::MinMax => 32,
@@ -107,21 +110,21 @@ fn blocks(digest: Digest) -> u32 {
 /// Ways to score a block.
 pub(crate) const SCORING: OneOf<Digest> =
     OneOf::new("scoring", &[(Digest::MinMax, "blocks_bound"), (Digest::Mean, "blocks_mean")]);
-/// Whether bounds of query heads are kept.
+/// Whether bounds of each query head are stored.
 pub(crate) const BOUNDS: OneOf<bool> = OneOf::new("bounds", &[(false, "bounds_none"), (true, "bounds_kept")]);
 /// Maximum of [`AHEAD`](slot::AHEAD).
 const MOST_AHEAD: Number = Number("MOST_AHEAD");
 /// Whether bounds may be infinities.
 pub(crate) const OVERFLOWS: Flag = Flag("OVERFLOWS");
 
-/// Query heads that share one read of a digest.
+/// Number of query heads that share one read of a digest.
 fn heads_per_read(shape: &KvShape, num_heads: u32) -> u32 {
     // Their queries and partial scores take at most 14 KiB of workgroup memory, at 576 elements a head.
     heads_together(num_heads / shape.num_kv_heads, 4)
 }
 
-/// The kernel for one cache shape; [`Digest::MinMax`] scores by the upper bound of Quest and takes the largest of a set's
-/// heads, [`Digest::Mean`] by the mean key and adds them up. A block is `select_block` tokens.
+/// Returns the variant for one cache shape; [`Digest::MinMax`] scores by the upper bound of Quest and takes the largest
+/// of a set's heads, [`Digest::Mean`] by the mean key and adds them up. A block is `select_block` tokens.
 ///
 /// # Panics
 /// When `select_block` is not a multiple of the page size.
@@ -156,13 +159,13 @@ pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Varian
     variant.set(BOUNDS, true).with("bounds")
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
     [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_per_set, rows]
 }
 
-/// f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.
+/// Number of f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.
 #[must_use]
 pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
     rows * (params.num_heads / params.heads_per_set) as usize * params.score_stride as usize
@@ -171,7 +174,7 @@ pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
 /// Error bound of a dot product in f32, relative to the sizes of its terms: 160 roundings.
 pub const TERM_ERROR: f32 = 1e-5;
 
-/// f32 of the bounds of `rows` rows, `[rows, num_heads, score_stride, 2]`.
+/// Number of f32 of the bounds of `rows` rows, `[rows, num_heads, score_stride, 2]`.
 #[must_use]
 pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
     2 * rows * params.num_heads as usize * params.score_stride as usize

@@ -1,4 +1,4 @@
-//! `block_score` by bounds over single pages, whose lanes add up a page by shuffles.
+//! Form of `block_score` that scores single blocks of the cache by bounds, whose lanes add up a block by shuffles.
 
 use super::KvDtype;
 use super::block_digest::{self, Digest};
@@ -22,9 +22,9 @@ fn listed(sizes: &Sizes) -> Listed {
     pages.into_iter().filter_map(|(dtype, pages)| Some((dtype, of(&pages)?))).collect()
 }
 
-/// Stands in for a variant of [`block_score`], for adapters whose subgroups all have as many lanes as a head has chunks of
-/// eight channels, or more. `None` for what the kernel does not serve: mean keys, bounds that are kept, blocks of several pages,
-/// and heads of other than 64 and 128 channels.
+/// Returns the counterpart of a variant of [`block_score`], for adapters whose subgroups all have as many lanes as a
+/// head has chunks of eight channels, or more. `None` for variants that the kernel does not serve: mean keys, bounds
+/// that are kept, blocks of several pages, and heads of other sizes.
 #[must_use]
 pub fn of(variant: &Variant) -> Option<Variant> {
     let head_dim = variant.get(slot::HEAD_DIM)?;

@@ -1,4 +1,4 @@
-//! Keys and values of a step into the paged cache.
+//! Writes keys and values of a step into the paged cache.
 
 use super::{KvDtype, KvLayout, KvShape};
 use crate::Variant;
@@ -22,11 +22,11 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct CacheWriteParams {
-        /// Rows to write.
+        /// Number of rows to write.
         pub rows: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one row of the source to the next.
+        /// Number of f32 from one row of the source to the next.
         pub row_stride: u32,
         /// Offset of the keys in a row.
         pub k_start: u32,
@@ -55,7 +55,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Writes keys and values.
+/// Module that writes keys and values.
 pub const WRITE: OneOf<(KvLayout, KvDtype)> = OneOf::new(
     "kv",
     &[
@@ -73,7 +73,7 @@ pub const WRITE: OneOf<(KvLayout, KvDtype)> = OneOf::new(
     ],
 );
 
-/// The kernel for one cache shape.
+/// Returns the variant for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape) -> Variant {
     shape.check();
@@ -84,7 +84,7 @@ pub fn variant(shape: &KvShape) -> Variant {
         .constant("WG", WG)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &CacheWriteParams, shape: &KvShape) -> [u32; 3] {
     super::flat_grid((params.rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG))

@@ -1,5 +1,5 @@
-//! Chunked local attention (Llama 4) as virtual batches: each chunk of a request becomes a request of its own, whose plain
-//! causal attention is the chunk's. No kernel of its own: for kernels that know no chunks.
+//! Chunked local attention (Llama 4) as virtual batches: each chunk of a request becomes a request of its own, whose
+//! plain causal attention equals the chunk's. The module has no kernel: it is for kernels without support for chunks.
 //!
 //! Library only: the engine's kernels mask by the chunk themselves.
 
@@ -8,12 +8,12 @@ use super::error::Launch;
 
 const LAUNCH: Launch = Launch("chunked_local");
 
-/// The rows of a request in one chunk, and the keys that they may see.
+/// The rows of a request in one chunk, and the keys that they may attend to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VirtualBatch {
-    /// Rows: consecutive ones of the request, the last of them at the last key.
+    /// Number of rows: consecutive ones of the request, up to the row of the last key.
     pub rows: u32,
-    /// Keys, from the chunk's first token on.
+    /// Number of keys, from the chunk's first token on.
     pub keys: u32,
     /// Block of the request's table that the chunk starts with.
     pub first_block: u32,

@@ -1,5 +1,6 @@
-//! Long prefixes attended chunk by chunk: which rows read which chunk, through which block table. No kernel of its own:
-//! `prefix_slots` fills the chunks' tables, `paged_prefill` attends, `lse_merge` merges (SGLang's chunked prefix cache).
+//! Attention to long prefixes chunk by chunk: the rows that read each chunk, and the block tables of the chunks. The
+//! module has no kernel of its own: `prefix_slots` fills the tables, `paged_prefill` attends, `lse_merge` merges
+//! (SGLang's chunked prefix cache).
 
 use super::LaunchError;
 use super::error::Launch;
@@ -7,14 +8,14 @@ use super::paged_prefill::Tile;
 
 const LAUNCH: Launch = Launch("chunked_prefix");
 
-/// Query rows of one sequence, one after the other, that follow a cached prefix.
+/// Consecutive query rows of one sequence that follow a cached prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefixRows {
     /// First row of queries and output.
     pub row: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Tokens before the first row.
+    /// Number of tokens before the first row.
     pub prefix: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
@@ -26,16 +27,16 @@ pub struct PrefixRows {
 /// chunk, is attended with the rows' own tokens, under the causal mask.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkedPrefix {
-    /// Tokens of a sequence in a chunk.
+    /// Number of tokens of a sequence in a chunk.
     pub share: u32,
     /// Spans of `prefix_slots` over *blocks* (its block size is 1): first block, blocks, first entry of the chunks' tables,
     /// first entry of the sequence's block table.
     pub spans: Vec<[u32; 4]>,
-    /// Entries of the chunks' tables.
+    /// Number of entries of the chunks' tables.
     pub entries: u32,
-    /// Tiles of each chunk, by position of the chunk; their tables are the chunks'.
+    /// Tiles of each chunk, by the position of the chunk; they use the block tables of the chunks.
     pub chunks: Vec<Vec<Tile>>,
-    /// Tiles of the causal rest; their tables are the sequences'.
+    /// Tiles of the causal rest; they use the block tables of the sequences.
     pub rest: Vec<Tile>,
 }
 
@@ -44,7 +45,7 @@ impl ChunkedPrefix {
     /// and to the eight keys of a tile; tiles have at most `tile_rows` rows.
     ///
     /// # Errors
-    /// A capacity of which a sequence's share is less than a block.
+    /// If a sequence's share of `capacity` is less than a block.
     pub fn new(
         sequences: &[PrefixRows],
         capacity: u32,
@@ -81,7 +82,8 @@ impl ChunkedPrefix {
     }
 }
 
-/// The rows of a sequence as tiles whose positions count from `start`, where `table` begins.
+/// Returns the rows of a sequence as tiles over `table`, with positions counted from `start`, the first position of
+/// the table.
 fn tiles(of: &PrefixRows, start: u32, table: u32, tile_rows: u32) -> impl Iterator<Item = Tile> {
     let of = *of;
     (0..of.rows).step_by(tile_rows as usize).map(move |row| {

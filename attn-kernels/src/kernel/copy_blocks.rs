@@ -17,7 +17,7 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct CopyBlocksParams {
-        /// 16-byte units of a block.
+        /// Number of 16-byte units of a block.
         pub block_quads: u32,
     }
 }
@@ -34,7 +34,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
@@ -46,13 +46,13 @@ pub fn block_quads(shape: &KvShape) -> u32 {
     u32::try_from(shape.block_bytes() / 16).expect("a block is far smaller than 64 GiB")
 }
 
-/// Workgroups for `copies` pairs, at most 65,535.
+/// Returns the number of workgroups for `copies` pairs, at most 65,535.
 #[must_use]
 pub fn grid(shape: &KvShape, copies: u32) -> [u32; 3] {
     grid_of(block_quads(shape), copies)
 }
 
-/// Workgroups for `copies` pairs, at most 65,535, of blocks of `block_quads` 16-byte units.
+/// Returns the number of workgroups for `copies` pairs, at most 65,535, of blocks of `block_quads` 16-byte units.
 #[must_use]
 pub fn grid_of(block_quads: u32, copies: u32) -> [u32; 3] {
     [block_quads.div_ceil(WG), copies, 1]

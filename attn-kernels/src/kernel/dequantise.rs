@@ -1,4 +1,4 @@
-//! Rows of codes of 8 bits back to f32.
+//! Converts rows of codes of 8 bits back to f32.
 
 use super::LaunchError;
 use super::error::Launch;
@@ -23,11 +23,11 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct DequantiseParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 from one row of `x` to the next.
+        /// Number of f32 from one row of `x` to the next.
         pub row_stride: u32,
-        /// First element of a row.
+        /// First element of a row that is written.
         pub first: u32,
     }
 }
@@ -46,7 +46,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for rows of `width` elements.
+/// Returns the variant for rows of `width` elements.
 ///
 /// # Errors
 /// A width that is not a multiple of 4.
@@ -55,7 +55,7 @@ pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
     Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).constant("WG", WG))
 }
 
-/// Workgroups for `rows` rows of `width` elements.
+/// Returns the number of workgroups for `rows` rows of `width` elements.
 #[must_use]
 pub fn grid(params: &DequantiseParams, width: u32) -> [u32; 3] {
     super::flat_grid((params.rows * (width / 4)).div_ceil(WG))

@@ -1,44 +1,45 @@
-//! Why a launch is refused before anything is dispatched: indices that a kernel would follow out of its buffers.
+//! Errors of launches that are refused before anything is dispatched, because a kernel would follow indices out of
+//! its buffers.
 
-/// A launch that does not fit its buffers or its kernel.
+/// Reason why a launch does not fit its buffers or its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// A size that must be a multiple of another.
+    /// A size is not a multiple of the required divisor.
     #[error("{kernel}: {what} is {value}, not a multiple of {of}")]
     NotMultiple {
         /// The kernel.
         kernel: &'static str,
-        /// The size.
+        /// Name of the size.
         what: &'static str,
         /// Value of the size.
         value: u64,
-        /// Required divisor.
+        /// Divisor that the size must have.
         of: u64,
     },
-    /// A size that must be a power of two.
+    /// A size is not a power of two.
     #[error("{kernel}: {what} is {value}, not a power of two")]
     NotPowerOfTwo {
         /// The kernel.
         kernel: &'static str,
-        /// The size.
+        /// Name of the size.
         what: &'static str,
         /// Value of the size.
         value: u64,
     },
-    /// A number over its limit.
+    /// A number is over its limit.
     #[error("{kernel}: {what} is {value}, the limit is {limit}")]
     OverLimit {
         /// The kernel.
         kernel: &'static str,
-        /// The number.
+        /// Name of the number.
         what: &'static str,
         /// Value of the size.
         value: u64,
-        /// The largest that is allowed.
+        /// Maximum that is allowed.
         limit: u64,
     },
-    /// An entry of a list over its limit.
+    /// An entry of a list is over its limit.
     #[error("{kernel}: {what} of entry {entry} is {value}, the limit is {limit}")]
     EntryOverLimit {
         /// The kernel.
@@ -49,10 +50,10 @@ pub enum LaunchError {
         entry: usize,
         /// Value of the entry.
         value: u64,
-        /// The largest that is allowed.
+        /// Maximum that is allowed.
         limit: u64,
     },
-    /// Something that must not be zero.
+    /// A value is zero that must not be zero.
     #[error("{kernel}: {what} is 0")]
     Zero {
         /// The kernel.
@@ -67,7 +68,7 @@ pub enum LaunchError {
 pub(crate) struct Launch(pub(crate) &'static str);
 
 impl Launch {
-    /// `value` is a multiple of `of`, which is not 0.
+    /// Checks that `value` is a multiple of `of`, which is not 0.
     pub(crate) fn multiple(self, what: &'static str, value: u32, of: u32) -> Result<(), LaunchError> {
         let (value, of, kernel) = (u64::from(value), u64::from(of), self.0);
         if of != 0 && value.is_multiple_of(of) {
@@ -76,7 +77,7 @@ impl Launch {
         Err(LaunchError::NotMultiple { kernel, what, value, of })
     }
 
-    /// Blocks of `select_block` tokens are selected from pages of `page`.
+    /// Checks that blocks of `select_block` tokens consist of whole pages of `page` tokens.
     pub(crate) fn whole_pages(self, select_block: u32, page: u32) -> Result<(), LaunchError> {
         self.not_zero("selection block", select_block)?;
         self.multiple("selection block", select_block, page)
@@ -109,8 +110,8 @@ impl Launch {
         Err(LaunchError::EntryOverLimit { kernel: self.0, what, entry, value, limit })
     }
 
-    /// The blocks that hold tokens `first` until before `end` exist, of `block_size` tokens each, where the table of what row,
-    /// tile or span `entry` reads begins at entry `table` of `tables`.
+    /// Checks that the block table which begins at entry `table` of `tables` has the blocks of tokens `first` until
+    /// before `end`, of `block_size` tokens each. `entry` names the row, tile or span in the error.
     pub(crate) fn tokens(
         self,
         entry: usize,
@@ -124,7 +125,8 @@ impl Launch {
         self.table(entry, tables, blocks, num_blocks)
     }
 
-    /// The blocks of `tables` from `first` until before `end` exist: what row, tile or span `entry` reads.
+    /// Checks that `tables` has the entries from `first` until before `end`, and that their blocks exist. `entry`
+    /// names the row, tile or span in the error.
     pub(crate) fn table(
         self,
         entry: usize,

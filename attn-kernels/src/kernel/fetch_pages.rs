@@ -1,4 +1,4 @@
-//! Copies pages from memory of the host into slots of the device.
+//! Copies pages from host memory into slots of the device.
 
 use super::KvShape;
 use crate::Variant;
@@ -18,21 +18,21 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct FetchPagesParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Slots of each KV head.
+        /// Number of slots of each KV head.
         pub num_slots: u32,
-        /// 16-byte units of a page.
+        /// Number of 16-byte units of a page.
         pub page_quads: u32,
-        /// Workgroups of each KV head.
+        /// Number of workgroups of each KV head.
         pub workgroups: u32,
-        /// 1: copy the fetched pages; 0: only the touched ones.
+        /// Flag: 1 to copy the fetched pages, 0 to copy only the touched ones.
         pub fetch: u32,
-        /// Written blocks, whose pages on the device are copied again.
+        /// Number of blocks that the step wrote. Their pages on the device are copied again.
         pub touched: u32,
         /// First block that the buffers on the host hold.
         pub first_block: u32,
-        /// Blocks of the buffers; pages of further blocks are skipped.
+        /// Number of blocks of the buffers; pages of further blocks are skipped.
         pub num_blocks: u32,
     }
 }
@@ -57,11 +57,12 @@ bindings! {
     }
 }
 
-/// Workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are in transfer over the bus.
+/// Number of workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are in transfer over the bus.
 const WORKGROUPS: u32 = 256;
 
 impl FetchPagesParams {
-    /// Parameters that every fetch into `num_slots` slots shares; nothing is touched, and the host holds all blocks.
+    /// Creates the parameters that every fetch into `num_slots` slots shares; nothing is touched, and the host holds
+    /// all blocks.
     #[must_use]
     pub fn new(shape: &KvShape, num_slots: u32) -> Self {
         Self {
@@ -77,8 +78,8 @@ impl FetchPagesParams {
         }
     }
 
-    /// Sets the number of workgroups to what the device gains from: a software driver has no bus to keep busy, and starts each
-    /// of them whether there is a page for it or not, 256 in 0.5 ms.
+    /// Limits the number of workgroups to what helps on the device: a software driver has no bus to keep busy, and
+    /// starting each workgroup costs, 0.5 ms for 256 of them.
     #[must_use]
     pub fn for_device(self, profile: &DeviceProfile) -> Self {
         Self { workgroups: if profile.software { 1 } else { self.workgroups }, ..self }
@@ -91,13 +92,13 @@ pub fn serves(shape: &KvShape) -> bool {
     shape.block_bytes().is_multiple_of(16 * shape.num_kv_heads as usize)
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups.
+/// Returns the number of workgroups.
 #[must_use]
 pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
     [params.workgroups, params.num_kv_heads, 1]

@@ -1,4 +1,5 @@
-//! The fewest blocks that reach a share of each query block's mass, as lists: the last step of XAttention.
+//! Selects the fewest blocks that reach a share of each query block's attention mass, as lists: the last step of
+//! XAttention.
 
 use crate::profile::DeviceProfile;
 use crate::{Level, Variant, slot};
@@ -16,25 +17,25 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
     #[derive(PartialEq)]
     pub struct FindBlocksParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Query blocks of this dispatch.
+        /// Number of query blocks of this dispatch.
         pub query_blocks: u32,
-        /// Key blocks.
+        /// Number of key blocks.
         pub key_blocks: u32,
-        /// f32 from one query block's sums to the next.
+        /// Number of f32 from one query block's sums to the next.
         pub sum_stride: u32,
-        /// Key block of the first query block.
+        /// Index of the key block that contains the first query block.
         pub current: u32,
-        /// 1: a query block sees the key blocks up to its own.
+        /// Flag: 1 if a query block sees only the key blocks up to its own.
         pub causal: u32,
-        /// u32 from one list to the next.
+        /// Number of u32 from one list to the next.
         pub out_stride: u32,
         /// First list of this dispatch.
         pub first_list: u32,
-        /// Query heads of a KV head that must keep a block: see [`Vote::votes`].
+        /// Number of query heads of a KV head that must keep a block: see [`Vote::votes`].
         pub votes: u32,
-        /// Units of a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
+        /// Number of units for a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
         pub units: f32,
     }
 }
@@ -44,34 +45,34 @@ bindings! {
     pub struct FindBlocksBuffers(FindBlocksParams) {
         /// Sums, `[num_heads, query_blocks, sum_stride]` of `softmax_block_sum`.
         read sums: f32,
-        /// Thresholds, `[num_heads]`: share of the mass.
+        /// Share of the mass that each head must reach, `[num_heads]`.
         read thresholds: f32,
         /// Lists `[query_blocks, num_kv_heads]` of out_stride u32 from list first_list on: count, ascending blocks.
         write out: u32,
     }
 }
 
-/// Lanes of a workgroup.
+/// Number of lanes of a workgroup.
 pub(super) const LANES: u32 = 256;
 
-/// Lanes of a workgroup on a software driver, whose barriers switch between subgroups: lists of 32 query heads take 6 ms on
-/// lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops of long contexts would go
-/// beyond the 65,535 turns after which such a driver ends a lane.
+/// Number of lanes of a workgroup on a software driver, whose barriers switch between subgroups: lists of 32 query
+/// heads take 6 ms on lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops
+/// of long contexts would go beyond the 65,535 turns after which such a driver ends a lane.
 pub(super) const SOFTWARE_LANES: u32 = 32;
 
-/// Blocks that a KV head reads, given the blocks of its query heads.
+/// Rule by which the query heads of a KV head agree on blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Vote {
-    /// Blocks that any of them keeps.
+    /// Blocks that any of the query heads keeps.
     Any,
     /// Blocks that more than half of the query heads keep.
     Majority,
-    /// Blocks that all of them keep.
+    /// Blocks that all query heads keep.
     All,
 }
 
 impl Vote {
-    /// Heads of a group of `group` that must keep a block.
+    /// Number of heads of a group of `group` heads that must keep a block.
     #[must_use]
     pub fn votes(self, group: u32) -> u32 {
         match self {
@@ -82,20 +83,20 @@ impl Vote {
     }
 }
 
-/// Units of a mass of 1, if a query block's mass is at most `rows`.
+/// Number of units for a mass of 1, if a query block's mass is at most `rows`.
 #[must_use]
 pub fn units(rows: u32) -> f32 {
     (1_u32 << 30) as f32 / rows.next_power_of_two() as f32
 }
 
-/// The kernel for `group` query heads a KV head. Its prefix sums stay in workgroup memory: with prefix sums of subgroups an
-/// NVIDIA driver (580.159.04) gave wrong places.
+/// Returns the variant for `group` query heads a KV head. Its prefix sums stay in workgroup memory: with prefix sums of
+/// subgroups an NVIDIA driver (580.159.04) gave wrong places.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     with_lanes(group, LANES)
 }
 
-/// The kernel in small workgroups, for software drivers.
+/// Returns the variant in small workgroups, for software drivers.
 #[must_use]
 pub fn software(group: u32) -> Variant {
     with_lanes(group, SOFTWARE_LANES).for_software()
@@ -112,7 +113,7 @@ fn with_lanes(group: u32, lanes: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::WG, lanes).set(slot::SCAN, Level::Baseline)
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &FindBlocksParams) -> [u32; 3] {
     [params.query_blocks, params.num_kv_heads, 1]

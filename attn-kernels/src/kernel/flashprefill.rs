@@ -11,54 +11,54 @@ use super::keep_blocks::KeepBlocksParams;
 use super::{KvShape, LaunchError};
 use std::ops::Range;
 
-/// Queries of a chunk, at the last positions of its sequence, against the blocks of keys before each of them.
+/// Queries of a chunk, the last positions of its sequence, and the key blocks before each of them.
 ///
 /// The grid of query blocks is that of the key blocks, however a prompt was cut into chunks. A query block's own keys are
 /// not scored: it keeps its own block, and every block before is full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashPrefill {
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: u32,
-    /// f32 from one query row to the next.
+    /// Number of f32 from one query row to the next.
     pub q_stride: u32,
     /// Row of q of the first query.
     pub q_first: u32,
-    /// Queries.
+    /// Number of queries.
     pub q_len: u32,
-    /// Keys.
+    /// Number of keys.
     pub kv_len: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
-    /// Tokens of a block, a power of two of pages.
+    /// Number of tokens of a block, a power of two of pages.
     pub block: u32,
-    /// Share of the largest energy that a block must have.
+    /// Fraction of the largest energy that a block must reach.
     pub alpha: f32,
-    /// First blocks that are always kept.
+    /// Number of blocks at the start that are always kept.
     pub sink_blocks: u32,
-    /// Blocks up to a query block's own that are always kept.
+    /// Number of blocks, up to a query block's own, that are always kept.
     pub recent_blocks: u32,
 }
 
 impl FlashPrefill {
-    /// Key block of the first query block.
+    /// Index of the key block that contains the first query block.
     #[must_use]
     pub fn first_block(&self) -> u32 {
         (self.kv_len - self.q_len) / self.block
     }
 
-    /// Query blocks, the first and the last one perhaps partial.
+    /// Number of query blocks, the first and the last one perhaps partial.
     #[must_use]
     pub fn query_blocks(&self) -> u32 {
         self.key_blocks() - self.first_block()
     }
 
-    /// Key blocks, the last one perhaps partial.
+    /// Number of key blocks, the last one perhaps partial.
     #[must_use]
     pub fn key_blocks(&self) -> u32 {
         self.kv_len.div_ceil(self.block)
     }
 
-    /// Blocks from one KV head's means to the next's: those before the last query block, at least one.
+    /// Number of blocks between the means of successive KV heads: those before the last query block, at least one.
     fn mean_stride(&self) -> u32 {
         (self.key_blocks() - 1).max(1)
     }
@@ -76,7 +76,8 @@ impl FlashPrefill {
         [means * blocks, energies * blocks]
     }
 
-    /// The query blocks of each round of dispatches, as many as keep `energies` within `most` f32, and at least one.
+    /// Returns the query blocks of each round of dispatches: as many as keep `energies` within `most` f32, and at
+    /// least one.
     pub fn rounds(&self, most: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = most / (self.num_heads as usize * self.mean_stride() as usize).max(1);
@@ -104,8 +105,8 @@ impl FlashPrefill {
         Some(BlockMeansParams { num_kv_heads, blocks, table, mean_stride, k_scale: 1.0, v_scale: 1.0 })
     }
 
-    /// Parameters of `attend_means`, by lists `[query_blocks, num_kv_heads]` of `list_stride` u32. The lists of the chunk
-    /// start at `first_list`. Rows of the output are rows of q.
+    /// Parameters of `attend_means`, with lists `[query_blocks, num_kv_heads]` of `list_stride` u32. The lists of the
+    /// chunk start at `first_list`. Rows of the output correspond to rows of q.
     #[must_use]
     pub fn attend_means(&self, shape: &KvShape, list_stride: u32, first_list: u32) -> AttendMeansParams {
         AttendMeansParams {

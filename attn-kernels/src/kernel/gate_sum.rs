@@ -12,13 +12,13 @@ kernel! {
     cases: crate::self_test::lse_merge::gate_sum,
 }
 
-/// Branches, and gates of a head.
+/// Number of branches, and of gates of a head.
 pub const BRANCHES: u32 = 3;
 
 params! {
     /// Uniform parameters.
     pub struct GateSumParams {
-        /// Query heads of all rows.
+        /// Number of query heads of all rows.
         pub heads: u32,
     }
 }
@@ -41,7 +41,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for one head size, a multiple of 4.
+/// Returns the variant for one head size, a multiple of 4.
 ///
 /// # Panics
 /// When the head size is not.
@@ -51,7 +51,7 @@ pub fn variant(head_dim: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(head_dim: u32, params: &GateSumParams) -> [u32; 3] {
     super::flat_grid((params.heads * (head_dim / 4)).div_ceil(WG))

@@ -1,4 +1,4 @@
-//! Keys and values out of the paged cache, contiguous and as f32.
+//! Copies keys and values out of the paged cache, contiguous and as f32.
 
 use super::attention::{Attention, Context};
 use super::{KvDtype, KvLayout, KvShape, Stored};
@@ -29,9 +29,9 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct GatherCacheParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Entries from one list of selected blocks to the next.
+        /// Number of entries from one list of selected blocks to the next.
         pub list_stride: u32,
         /// Scale of keys in fp8.
         pub k_scale: f32,
@@ -63,7 +63,7 @@ bindings! {
     }
 }
 
-/// Reads keys and values in FlashAttention's layout.
+/// Module that reads keys and values in FlashAttention's layout.
 pub(crate) const FLASH: OneOf<Stored> = OneOf::new(
     "kv",
     &[
@@ -75,7 +75,7 @@ pub(crate) const FLASH: OneOf<Stored> = OneOf::new(
 
 const WG: u32 = 64;
 
-/// The kernel for one cache shape; it gathers all keys by position, or listed keys.
+/// Returns the variant for one cache shape; it gathers all keys by position, or listed keys.
 ///
 /// # Panics
 /// For lists of single tokens.
@@ -92,7 +92,7 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
     variant.with_if("selected", context != Context::Full)
 }
 
-/// Workgroups for `spans` spans.
+/// Returns the number of workgroups for `spans` spans.
 #[must_use]
 pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3] {
     [(params.max_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]

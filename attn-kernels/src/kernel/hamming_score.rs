@@ -18,19 +18,20 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct HammingScoreParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one row of scores to the next: at least the most blocks of a row.
+        /// Number of f32 between successive rows of scores: at least the maximum number of blocks of a row.
         pub score_stride: u32,
-        /// First tokens, at distance 0.
+        /// Number of tokens at the start that count as distance 0.
         pub sink_tokens: u32,
-        /// Last tokens, at distance 0.
+        /// Number of tokens at the end that count as distance 0.
         pub recent_tokens: u32,
-        /// Blocks always selected, the first `num_must` of them; negative ones count from the end.
+        /// Indices of blocks that are always selected, in the first `num_must` elements; negative ones count from the
+        /// end.
         pub must_select: [i32; 4],
-        /// Up to 4.
+        /// Number of indices in `must_select`, at most 4.
         pub num_must: u32,
-        /// Infinity, which WGSL cannot write.
+        /// Positive infinity, as a parameter because WGSL cannot write it.
         pub infinity: f32,
     }
 }
@@ -52,10 +53,10 @@ bindings! {
     }
 }
 
-/// Words of a code.
+/// Number of words of a code.
 pub(crate) const WORDS: Number = Number("WORDS");
 
-/// The kernel for pages of this shape, blocks of `select_block` tokens and codes of `words` u32.
+/// Returns the variant for pages of this shape, blocks of `select_block` tokens and codes of `words` u32.
 ///
 /// # Panics
 /// When `select_block` is not a multiple of the page size.
@@ -68,7 +69,7 @@ pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
         .set(WORDS, words)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &HammingScoreParams, select_block: u32, rows: u32) -> [u32; 3] {
     [params.score_stride.div_ceil((256 / select_block).max(1)), rows, 1]

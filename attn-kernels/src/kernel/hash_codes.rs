@@ -22,39 +22,40 @@ fn listed(sizes: &Sizes) -> Listed {
     keys.chain([("queries".into(), variant(&sizes.f16(), HashSource::Queries))]).collect()
 }
 
-/// Vectors to hash.
+/// Vectors that are hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HashSource {
-    /// Keys of the cache; entries are slots. Codes are `[num_blocks, num_kv_heads, block_size, words]`.
+    /// Keys of the cache, with slots as entries. Codes are `[num_blocks, num_kv_heads, block_size, words]`.
     Keys,
-    /// Mean queries of a KV head; entries are rows of q. Codes are `[n, num_kv_heads, words]`.
+    /// Mean queries of a KV head, with rows of q as entries. Codes are `[n, num_kv_heads, words]`.
     Queries,
 }
 
 params! {
     /// Uniform parameters.
     pub struct HashCodesParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Vectors to hash.
+        /// Number of vectors to hash.
         pub entries: u32,
-        /// Query heads a KV head.
+        /// Number of query heads a KV head.
         pub group: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
-        /// First channel hashed, a multiple of 8.
+        /// First channel that is hashed, a multiple of 8.
         pub first_channel: u32,
-        /// Channels hashed, a multiple of 8.
+        /// Number of channels that are hashed, a multiple of 8.
         pub channels: u32,
-        /// Bits of the hash of these channels, a multiple of 32.
+        /// Number of bits of the hash of these channels, a multiple of 32.
         pub bits: u32,
-        /// First word of the hash in a code.
+        /// Index in a code of the first word that is written.
         pub first_word: u32,
-        /// Words of a code.
+        /// Number of words of a code.
         pub words: u32,
         /// First block of the cache of keys.
         pub first_block: u32,
-        /// Blocks of the cache of keys; slots of further blocks are skipped. `u32::MAX` if all blocks are in one buffer.
+        /// Number of blocks of the cache of keys; slots of further blocks are skipped. `u32::MAX` if all blocks are
+        /// in one buffer.
         pub num_blocks: u32,
     }
 }
@@ -75,17 +76,17 @@ bindings! {
     }
 }
 
-/// An entry that names no vector: it pads lists, so that equal steps have lists of one length.
+/// Entry that names no vector: it pads lists, so that equal steps have lists of one length.
 pub const NO_ENTRY: u32 = u32::MAX;
 
-/// Vectors of a workgroup.
+/// Number of vectors that a workgroup hashes.
 const ENTRIES: u32 = 4;
 
-/// Source of the vectors.
+/// Vectors that a variant hashes.
 pub(crate) const SOURCE: OneOf<HashSource> =
     OneOf::new("source", &[(HashSource::Keys, "hash_keys"), (HashSource::Queries, "hash_queries")]);
 
-/// The kernel for one cache shape.
+/// Returns the variant for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     shape.check();
@@ -99,7 +100,7 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     }
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &HashCodesParams) -> [u32; 3] {
     [params.entries.div_ceil(ENTRIES), params.num_kv_heads, 1]

@@ -25,9 +25,9 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct IndexLogitsParams {
-        /// Heads of the indexer.
+        /// Number of heads of the indexer.
         pub num_heads: u32,
-        /// f32 from one row of logits to the next: at least the keys of the longest row.
+        /// Number of f32 between successive rows of logits: at least the number of keys of the longest row.
         pub logit_stride: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
@@ -39,7 +39,7 @@ bindings! {
     pub struct IndexLogitsBuffers(IndexLogitsParams) {
         /// Queries, `[rows, num_heads, head_dim]`; for fp8 keys, the values of their codes without scales.
         read q: f32,
-        /// Cache of keys of one head a token.
+        /// Cache of keys, with one head per token.
         read k_cache: KvWord,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
@@ -52,17 +52,17 @@ bindings! {
     }
 }
 
-/// Formats of cached index keys: one head a token.
+/// Format of cached index keys, which have one head per token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IndexKeys {
-    /// fp8 e4m3 with a scale each: pages of `page` tokens' codes, `head_dim` bytes a token, then their f32 scales.
+    /// fp8 e4m3 with one scale per key: pages of `page` tokens' codes, `head_dim` bytes per token, then their f32 scales.
     Fp8 {
-        /// Channels of a key, a multiple of 8.
+        /// Number of channels of a key, a multiple of 8.
         head_dim: u32,
-        /// Tokens of a page; 64 as published.
+        /// Number of tokens of a page; 64 as published.
         page: u32,
     },
-    /// The K buffer of a paged cache with one KV head.
+    /// Keys in the K buffer of a paged cache with one KV head.
     Cached(KvShape),
 }
 
@@ -80,13 +80,13 @@ impl IndexKeys {
     }
 }
 
-/// Reads the published pages of fp8.
+/// Module that reads the published pages of fp8.
 pub(crate) const PUBLISHED: OneOf<()> = OneOf::new("k", &[((), "k_index_fp8")]);
 
-/// Keys of a workgroup.
+/// Number of keys that a workgroup scores.
 const TILE: u32 = 64;
 
-/// The kernel for one kind of keys.
+/// Returns the variant for one kind of keys.
 ///
 /// # Panics
 /// When the head size is not a multiple of 8, or a cache has more than one KV head.
@@ -104,7 +104,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
     }
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]

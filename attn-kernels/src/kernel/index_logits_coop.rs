@@ -27,10 +27,10 @@ fn listed(sizes: &Sizes) -> Listed {
     vec![("fp8".into(), variant(&IndexKeys::PUBLISHED)), ("f16".into(), variant(&f16))]
 }
 
-/// Keys of a workgroup.
+/// Number of keys that a workgroup scores.
 const TILE: u32 = 64;
 
-/// Matrices of queries that the registers of a subgroup hold.
+/// Number of matrices of queries that the registers of a subgroup hold.
 const QUERIES: u32 = 32;
 
 /// Whether the kernel serves these keys: fp8 or f16, head sizes that are multiples of 16 up to 512.
@@ -47,10 +47,10 @@ pub fn serves(keys: &IndexKeys) -> bool {
 /// Whether keys are in the published pages of fp8; else in f16.
 pub(crate) const PUBLISHED: OneOf<bool> =
     OneOf::new("k", &[(false, "k_coop_f16"), (true, "k_coop_index_fp8")]);
-/// Tiles of heads.
+/// Number of tiles of heads.
 const HEAD_TILES: Number = Number("HEAD_TILES");
 
-/// The kernel for one kind of keys.
+/// Returns the variant for one kind of keys.
 ///
 /// # Panics
 /// When it does not serve them: see [`serves`].
@@ -75,7 +75,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
         .set(PUBLISHED, published)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
@@ -96,20 +96,20 @@ impl IndexKernel {
         Self { keys, coop: serves(&keys) && profile.runs(&variant(&keys)) }
     }
 
-    /// The level of the kernel chosen.
+    /// Level of the kernel that was chosen.
     #[must_use]
     pub fn level(&self) -> Level {
         if self.coop { Level::Coop } else { Level::Baseline }
     }
 
-    /// The kernel.
+    /// Returns the variant.
     #[must_use]
     pub fn variant(&self) -> Variant {
         let of = if self.coop { variant } else { index_logits::variant };
         of(&self.keys)
     }
 
-    /// Workgroups for `rows` rows.
+    /// Returns the number of workgroups for `rows` rows.
     #[must_use]
     pub fn grid(&self, params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
         let of = if self.coop { grid } else { index_logits::grid };

@@ -1,4 +1,4 @@
-//! The blocks with a share of the largest energy, as lists: the last step of `FlashPrefill`.
+//! Selects the blocks with at least a share of the largest energy, as lists: the last step of `FlashPrefill`.
 
 use crate::declare::one;
 use crate::{Level, Variant, slot};
@@ -16,23 +16,23 @@ params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
     #[derive(PartialEq)]
     pub struct KeepBlocksParams {
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Query blocks of this dispatch.
+        /// Number of query blocks of this dispatch.
         pub query_blocks: u32,
-        /// f32 from one query block's energies to the next.
+        /// Number of f32 from one query block's energies to the next.
         pub energy_stride: u32,
-        /// Key block of the first query block.
+        /// Index of the key block that contains the first query block.
         pub current: u32,
-        /// u32 from one list to the next.
+        /// Number of u32 from one list to the next.
         pub out_stride: u32,
         /// First list of this dispatch.
         pub first_list: u32,
-        /// First blocks that are always kept.
+        /// Number of blocks at the start that are always kept.
         pub sink_blocks: u32,
-        /// Blocks up to a query block's own that are always kept.
+        /// Number of blocks, up to a query block's own, that are always kept.
         pub recent_blocks: u32,
-        /// Base-2 logarithm of the share of the largest energy.
+        /// Base-2 logarithm of the fraction of the largest energy that a block must reach.
         pub log2_alpha: f32,
     }
 }
@@ -47,13 +47,13 @@ bindings! {
     }
 }
 
-/// The kernel for `group` query heads per KV head. Its prefix sums stay in workgroup memory, as in `find_blocks`.
+/// Returns the variant for `group` query heads per KV head. Its prefix sums stay in workgroup memory, as in `find_blocks`.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::SCAN, Level::Baseline)
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &KeepBlocksParams) -> [u32; 3] {
     [params.query_blocks, params.num_kv_heads, 1]

@@ -1,4 +1,4 @@
-//! Lists of blocks that decode rows keep from one step to another, between the steps that select.
+//! Lists of blocks that decode rows keep between the steps that select.
 
 use crate::Variant;
 use crate::declare::one;
@@ -17,15 +17,15 @@ params! {
     /// Uniform parameters.
     #[derive(PartialEq, Eq)]
     pub struct KeepListsParams {
-        /// Decode rows.
+        /// Number of decode rows.
         pub rows: u32,
-        /// Different lists of a row.
+        /// Number of different lists of a row.
         pub sets: u32,
-        /// Equal lists of each set, at most 64.
+        /// Number of equal lists of each set, at most 64.
         pub copies: u32,
-        /// u32 from one list to the next.
+        /// Number of u32 from one list to the next.
         pub list_stride: u32,
-        /// u32 from one kept list to the next.
+        /// Number of u32 from one kept list to the next.
         pub kept_stride: u32,
     }
 }
@@ -42,13 +42,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for `rows` rows of `sets` lists.
+/// Returns the number of workgroups for `rows` rows of `sets` lists.
 #[must_use]
 pub fn grid(params: &KeepListsParams) -> [u32; 3] {
     super::flat_grid(params.rows * params.sets)

@@ -28,10 +28,10 @@ impl KvLayout {
     pub const ALL: [Self; 3] = [Self::Native, Self::V0, Self::Flash];
 }
 
-/// A type of cache: order and type of its elements.
+/// Layout and element type of a paged cache.
 pub(crate) type Stored = (KvLayout, KvDtype);
 
-/// Reads keys and values.
+/// Module that reads keys and values.
 pub(crate) const KV: OneOf<Stored> = OneOf::new(
     "kv",
     &[
@@ -46,7 +46,7 @@ pub(crate) const KV: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Reads only keys, with the factor of codes; fp8 at a scale of 1.
+/// Module that reads only keys, with the factor of codes; fp8 at a scale of 1.
 pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
     "k",
     &[
@@ -57,7 +57,7 @@ pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Reads values where a kernel reads keys; fp8 at a scale of 1.
+/// Module that reads values in place of keys; fp8 at a scale of 1.
 pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
     "k",
     &[
@@ -68,14 +68,14 @@ pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Shape of a paged cache: one K and one V buffer.
+/// Shape of a paged cache, which has one K and one V buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KvShape {
     /// KV heads.
     pub num_kv_heads: u32,
-    /// Elements per head, a multiple of 8.
+    /// Number of elements per head, a multiple of 8.
     pub head_dim: u32,
-    /// Tokens per block, a power of two.
+    /// Number of tokens per block, a power of two.
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,
@@ -104,7 +104,7 @@ impl KvShape {
         self.num_kv_heads as usize * self.block_size as usize * token
     }
 
-    /// Elements of one block in one of the two buffers.
+    /// Number of elements of one block in one of the two buffers.
     #[must_use]
     pub fn block_elements(&self) -> usize {
         self.num_kv_heads as usize * self.block_size as usize * self.head_dim as usize
@@ -168,7 +168,7 @@ impl KvShape {
         launch.multiple("number of query heads", num_heads, self.num_kv_heads)
     }
 
-    /// Pages of a block of `select_block` tokens that is selected as a whole.
+    /// Number of pages of a block of `select_block` tokens that is selected as a whole.
     ///
     /// # Panics
     /// When it is not whole pages, or of none.

@@ -1,4 +1,4 @@
-//! Latents of a step into the cache of `mla_decode`.
+//! Writes latents of a step into the cache of `mla_decode`.
 
 use super::KvDtype;
 use super::mla_decode::{Element, LatentShape};
@@ -26,9 +26,9 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct LatentWriteParams {
-        /// Rows to write.
+        /// Number of rows to write.
         pub rows: u32,
-        /// f32 from one row of the source to the next.
+        /// Number of f32 from one row of the source to the next.
         pub row_stride: u32,
         /// Offset of the compressed part in a row.
         pub latent_start: u32,
@@ -51,7 +51,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Type of elements.
+/// Type of the elements of the cache.
 pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
     "element",
     &[
@@ -63,7 +63,7 @@ pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
     ],
 );
 
-/// The kernel for one cache shape.
+/// Returns the variant for one cache shape.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] refuses it.
@@ -78,7 +78,7 @@ pub fn variant(shape: &LatentShape) -> Variant {
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &LatentWriteParams, shape: &LatentShape) -> [u32; 3] {
     super::flat_grid((params.rows * (shape.width() / 8)).div_ceil(WG))

@@ -16,9 +16,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct ListCountsParams {
-        /// u32 from one list to the next.
+        /// Number of u32 from one list to the next.
         pub list_stride: u32,
-        /// The first count written.
+        /// Index of the first count that is written.
         pub first: u32,
     }
 }
@@ -35,13 +35,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for `spans` runs of lists.
+/// Returns the number of workgroups for `spans` runs of lists.
 #[must_use]
 pub const fn grid(spans: u32) -> [u32; 3] {
     [spans, 1, 1]

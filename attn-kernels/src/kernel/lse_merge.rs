@@ -1,4 +1,4 @@
-//! LSE merge: turns attention over two disjoint sets of keys into attention over both, by their log-sum-exps.
+//! Merges attention over two disjoint sets of keys into attention over both, by their log-sum-exps.
 
 use crate::declare::one;
 use crate::{Kernel, Variant, slot};
@@ -15,11 +15,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct LseMergeParams {
-        /// Rows: query rows times heads.
+        /// Number of rows: query rows times heads.
         pub rows: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
-        /// The first of them.
+        /// Index of the first row.
         pub first_row: u32,
     }
 }
@@ -39,17 +39,18 @@ bindings! {
         read b_out: f32,
         /// Log-sum-exps of `b`, natural, `[rows]`.
         read b_lse: f32,
-        /// Attention to the first set, `[rows, head_dim]`; then to both.
+        /// Output, `[rows, head_dim]`: before the dispatch, attention to the first set; after it, to both.
         write a_out: f32,
-        /// Log-sum-exps of `a`, natural, `[rows]`; then of both together.
+        /// Log-sum-exps of the output (natural logarithm), `[rows]`: before the dispatch, of the first set; after it,
+        /// of both.
         write a_lse: f32,
     }
 }
 
-/// Lanes of a workgroup; each merges four dimensions of a row.
+/// Number of lanes of a workgroup; each merges four dimensions of a row.
 const WG: u32 = 256;
 
-/// The kernel for one head size, a multiple of 4 of at most 1,024.
+/// Returns the variant for one head size, a multiple of 4 of at most 1,024.
 ///
 /// # Panics
 /// When the head size is another.
@@ -68,13 +69,13 @@ pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
     Variant::new(kernel).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Workgroups for `rows` rows of `head_dim` dimensions.
+/// Returns the number of workgroups for `rows` rows of `head_dim` dimensions.
 #[must_use]
 pub fn grid(params: &LseMergeParams, head_dim: u32) -> [u32; 3] {
     row_grid(params.rows, head_dim)
 }
 
-/// Workgroups of a kernel that goes over `rows` rows as this one does.
+/// Number of workgroups of a kernel with `rows` rows that divides its work as this one does.
 pub(super) fn row_grid(rows: u32, head_dim: u32) -> [u32; 3] {
     super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
 }

@@ -1,5 +1,5 @@
-//! Attention to listed blocks under a boolean mask over the whole context, outputs scattered: the gather-scatter form of
-//! gather-based sparse attention (GSA).
+//! Attention to listed blocks under a boolean mask over the whole context, with scattered outputs: the gather-scatter
+//! form of gather-based sparse attention (GSA).
 
 use super::attention::Attention;
 use super::{KvLayout, KvShape};
@@ -24,17 +24,17 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MaskedAttentionParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
-        /// Entries from one list of selected blocks to the next.
+        /// Number of entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// u32 from one mask to the next: a bit for each position.
+        /// Number of u32 between successive masks, which have a bit for each position.
         pub mask_stride: u32,
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
         /// Factor on scores, usually `1 / sqrt(head_dim)`.
         pub scale: f32,
@@ -79,13 +79,13 @@ pub struct MaskedRow {
     pub mask: u32,
     /// List of selected blocks, for all heads.
     pub list: u32,
-    /// Tokens of the context.
+    /// Number of tokens of the context.
     pub len: u32,
     /// First entry of the block table.
     pub table: u32,
 }
 
-/// The kernel for one cache shape and blocks of `select_block` tokens.
+/// Returns the variant for one cache shape and blocks of `select_block` tokens.
 ///
 /// # Panics
 /// When [`KvShape::validate`] refuses the shape, or a selection block is not whole blocks of the cache.
@@ -99,7 +99,7 @@ pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     Attention::blocks(select_block).order(variant, shape, 1)
 }
 
-/// Workgroups for `params`.
+/// Returns the number of workgroups for `params`.
 #[must_use]
 pub fn grid(params: &MaskedAttentionParams) -> [u32; 3] {
     let [y, z, _] = super::flat_grid(params.rows);

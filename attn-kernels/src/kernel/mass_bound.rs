@@ -1,5 +1,5 @@
-//! Bounds the attention mass of dropped blocks, from the bounds of `block_score`; `mass_merge` makes lower bounds of
-//! the kept mass of it.
+//! Bounds the attention mass of dropped blocks, from the bounds of `block_score`; `mass_merge` then computes lower
+//! bounds of the kept mass.
 
 use super::block_score::TERM_ERROR;
 use super::paged_decode::Lanes;
@@ -19,27 +19,27 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct MassBoundParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Tokens of a block.
+        /// Number of tokens of a block.
         pub select_block: u32,
-        /// Entries from one list of selected blocks to the next.
+        /// Number of entries from one list of selected blocks to the next.
         pub list_stride: u32,
         /// Maximum number of partitions of a row, as in the run of `paged_decode`.
         pub max_partitions: u32,
-        /// f32 from one row and head's bounds to the next, as `block_score` ran.
+        /// Number of f32 between the bounds of successive rows and heads, as in the run of `block_score`.
         pub bound_stride: u32,
-        /// First row of the dispatch, of its bounds, lists and shares.
+        /// First row of the dispatch, in the bounds, the lists and the shares.
         pub first_row: u32,
         /// First share of the layer.
         pub first_share: u32,
-        /// f32 from one row and head's shares to the next: [`share_stride`].
+        /// Number of f32 between the shares of successive rows and heads: [`share_stride`].
         pub share_stride: u32,
-        /// Keys per partition, as in the run of `paged_decode`.
+        /// Number of keys per partition, as in the run of `paged_decode`.
         pub partition_size: u32,
-        /// [`slack`] of the `paged_decode` that left the stats.
+        /// Rounding factor of the `paged_decode` that wrote the stats: see [`slack`].
         pub slack: f32,
     }
 }
@@ -61,8 +61,8 @@ bindings! {
     }
 }
 
-/// Factor between the logit errors of attention on `lanes` and in f32: with matrices, queries are rounded to f16, which costs
-/// 2^-11 of every term.
+/// Factor by which logit errors of attention on `lanes` exceed those of f32: cooperative matrices round queries to
+/// f16, which costs 2^-11 of every term.
 #[must_use]
 pub fn slack(lanes: Lanes) -> f32 {
     match lanes {
@@ -71,7 +71,7 @@ pub fn slack(lanes: Lanes) -> f32 {
     }
 }
 
-/// Blocks that one share stands for.
+/// Number of blocks whose dropped mass one share holds.
 pub const RUN: u32 = 1024;
 
 /// Shares of a row and head of at most `blocks` blocks: the kept one, and one for each [`RUN`] blocks.
@@ -80,13 +80,14 @@ pub const fn share_stride(blocks: u32) -> u32 {
     1 + blocks.div_ceil(RUN)
 }
 
-/// The kernel. It runs after `paged_decode` over the same lists and before anything overwrites its stats.
+/// Returns the variant. It runs after `paged_decode` over the same lists and before anything overwrites the stats of
+/// `paged_decode`.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub const fn grid(params: &MassBoundParams, rows: u32) -> [u32; 3] {
     [params.share_stride - 1, params.num_heads, rows]

@@ -20,22 +20,22 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct MassCutParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one row and head of scores, bounds or log-sum-exps to the next.
+        /// Number of f32 between the scores, bounds or log-sum-exps of successive rows and heads.
         pub stride: u32,
-        /// Tokens of a block.
+        /// Number of tokens of a block.
         pub select_block: u32,
-        /// Entries from one list to the next: one more than the most blocks of a row.
+        /// Number of entries between successive lists: one more than the maximum number of blocks of a row.
         pub list_stride: u32,
         /// Flags of the round, from [`ROUNDS`].
         pub round: u32,
         /// Minimum ratio of the kept mass to the mass that dropped blocks may hold: `odds` of
         /// `sparse_select::certificate`.
         pub odds: f32,
-        /// [`slack`](super::mass_bound::slack) of the attention over the lists.
+        /// Rounding factor of the attention over the lists: [`slack`](super::mass_bound::slack).
         pub slack: f32,
     }
 }
@@ -49,7 +49,7 @@ bindings! {
         read scores: f32,
         /// Bounds of `block_score`, `[n, num_heads, stride, 2]`.
         read bounds: f32,
-        /// Log-sum-exps, `[n, num_heads, stride]` of `block_lse`, of the known blocks, for the second cut.
+        /// Log-sum-exps of the known blocks, `[n, num_heads, stride]`, from `block_lse`, for the second cut.
         read lses: f32,
         /// Two cuts of each list, `[n, num_kv_heads]`, each with key and index of a last block: of the blocks that are always
         /// kept, and of the known blocks.
@@ -59,25 +59,25 @@ bindings! {
     }
 }
 
-/// Flag of the first round, in which only the last block of a row is known.
+/// Flag of the first round, in which only the last block of a row has a known log-sum-exp.
 pub const FIRST: u32 = 1;
-/// Flag that requests every value that is not known yet.
+/// Flag that requests the log-sum-exps of all blocks.
 pub const ALL: u32 = 2;
 /// Flag that writes the lists.
 pub const LIST: u32 = 4;
 
-/// The rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown to a share of `1 -
-/// mass`, so bounds that exceed the mass of blocks by n nats take about `n / ln(1 / (1 - mass))` rounds. If that is more than
-/// the maximum, the last round knows all keys.
+/// Flags of the rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown
+/// to a share of `1 - mass`, so bounds that exceed the mass of blocks by n nats take about `n / ln(1 / (1 - mass))`
+/// rounds. If that is more than the maximum, the last round knows all keys.
 pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 
-/// The kernel for `group` query heads a KV head.
+/// Returns the variant for `group` query heads per KV head.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub const fn grid(params: &MassCutParams, rows: u32) -> [u32; 3] {
     [params.num_kv_heads, rows, 1]

@@ -1,4 +1,4 @@
-//! Lower bounds of the attention mass that selections keep, the least over layers, from the shares of `mass_bound`.
+//! Lower bounds of the attention mass that selections keep, the minimum over layers, from the shares of `mass_bound`.
 
 use crate::Variant;
 use crate::declare::one;
@@ -15,11 +15,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct MassMergeParams {
-        /// Layers whose shares there are.
+        /// Number of layers that have shares.
         pub layers: u32,
-        /// Rows times query heads.
+        /// Number of rows times the number of query heads.
         pub rows: u32,
-        /// f32 from one row and head's shares to the next, as in the run of `mass_bound`.
+        /// Number of f32 from one row and head's shares to the next, as in the run of `mass_bound`.
         pub share_stride: u32,
     }
 }
@@ -35,13 +35,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups.
+/// Returns the number of workgroups.
 #[must_use]
 pub const fn grid(params: &MassMergeParams) -> [u32; 3] {
     [params.rows, 1, 1]

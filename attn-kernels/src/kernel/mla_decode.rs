@@ -1,4 +1,4 @@
-//! Absorbed multi-head latent attention of query rows, over one cache or two.
+//! Absorbed multi-head latent attention of query rows over one or two caches.
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
@@ -19,7 +19,8 @@ kernel! {
     cases: crate::self_test::mla_decode::cases,
 }
 
-/// The 128 heads of DeepSeek V3 for heads of 128 elements, smaller in proportion; over two caches the latents of V4.
+/// Variants for the 128 heads of DeepSeek V3 with heads of 128 elements, smaller in proportion, and for the latents
+/// of V4 over two caches.
 fn listed(sizes: &Sizes) -> Listed {
     Registers::listed(|registers| {
         let mut all = Listed::new();
@@ -41,28 +42,27 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MlaDecodeParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// f32 from one query row to the next, a multiple of 4.
+        /// Number of f32 from one query row to the next, a multiple of 4.
         pub q_stride: u32,
         /// Maximum number of partitions of a row: see [`partitions`](super::paged_decode::partitions).
         pub max_partitions: u32,
-        /// Keys of a partition, a multiple of [`PARTITION`].
+        /// Number of keys of a partition, a multiple of [`PARTITION`].
         pub partition_size: u32,
-        /// 1 if `paged_reduce` follows; 0 if one partition is the whole and there are no sinks, so that `partial` is the
-        /// output.
+        /// Flag: 1 if `paged_reduce` follows; 0 if there is one partition and no sinks, so that `partial` is the output.
         pub reduced: u32,
         /// Factor on scores, usually one over the root of the head size before absorption.
         pub scale: f32,
-        /// Entries from one list of selected blocks, or of slots of the window, to the next.
+        /// Number of entries from one list of selected blocks, or of slots of the window, to the next.
         pub list_stride: u32,
-        /// First row of the dispatch in `rows`, and first list of them.
+        /// First row of the dispatch in `rows`, and first list of the lists.
         pub first_row: u32,
-        /// Entries from one list of compressed slots to the next.
+        /// Number of entries from one list of compressed slots to the next.
         pub compressed_stride: u32,
         /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if it attends all keys.
         pub first_key: u32,
-        /// Keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
+        /// Number of keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
     }
 }
@@ -94,14 +94,15 @@ bindings! {
 }
 
 impl MlaDecodeParams {
-    /// Partitions of a row that the dispatch goes through.
+    /// Number of partitions of a row that the dispatch attends.
     pub(super) fn partitions(&self) -> u32 {
         paged_decode::dispatched(self.max_partitions, self.num_keys, self.partition_size)
     }
 }
 
 impl Default for MlaDecodeParams {
-    /// One partition of [`PARTITION`] keys that no reduction follows, no lists. Heads, stride and scale are to be set.
+    /// Parameters with one partition of [`PARTITION`] keys that no reduction follows, and no lists. Heads, stride and
+    /// scale are to be set.
     fn default() -> Self {
         Self {
             max_partitions: 1,
@@ -113,7 +114,7 @@ impl Default for MlaDecodeParams {
 }
 
 impl From<&MlaDecodeParams> for PagedReduceParams {
-    /// Parameters of the pass after an `mla_decode` with these, whose heads share the latents.
+    /// Parameters of the `paged_reduce` that follows this `mla_decode`; all heads share the latents.
     fn from(decode: &MlaDecodeParams) -> Self {
         let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_row, .. } =
             *decode;
@@ -125,28 +126,28 @@ impl From<&MlaDecodeParams> for PagedReduceParams {
 /// scales, of the latent and of the rope part, or the scales that `plain` describes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatentShape {
-    /// Elements of a value, the first of the key: a multiple of 8 up to 512.
+    /// Number of elements of a value, the first of the key: a multiple of 8 up to 512.
     pub latent: u32,
-    /// Further elements of a key, a multiple of 8; may be 0.
+    /// Number of elements of a key after the latent, a multiple of 8; may be 0.
     pub rope: u32,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,
-    /// Last elements of a latent in fp8 that are bf16, as DeepSeek V4 publishes it: a multiple of 8, less than `latent`, without
-    /// a rope part. Each 64 codes before them have a scale that is a power of two, of one byte, and scales take 8 bytes. 0 for
-    /// codes and f32 scales.
+    /// Number of elements in bf16 at the end of a latent in fp8, as DeepSeek V4 publishes it: a multiple of 8, less
+    /// than `latent`, without a rope part. Each 64 codes before them have a scale that is a power of two, of one
+    /// byte, and scales take 8 bytes. 0 for codes with f32 scales.
     pub plain: u32,
 }
 
 impl LatentShape {
-    /// Elements per token.
+    /// Number of elements per token.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.latent + self.rope
     }
 
-    /// Bytes a token, with the 8 bytes that scales take.
+    /// Number of bytes of a token, with the 8 bytes that scales take.
     #[must_use]
     pub fn token_bytes(&self) -> usize {
         let scales = if self.dtype.is_code() { 8 } else { 0 };
@@ -192,13 +193,13 @@ impl LatentShape {
         launch.at_most("block size", block_size.into(), 256)
     }
 
-    /// Latents of DeepSeek V3 for heads of 128 elements, smaller in proportion.
+    /// Latents of DeepSeek V3 for heads of 128 elements, scaled in proportion for other heads.
     pub(super) fn listed(sizes: &Sizes, dtype: KvDtype) -> Self {
         let head_dim = sizes.head_dim;
         Self { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype, plain: 0 }
     }
 
-    /// Latents of DeepSeek V4, in proportion.
+    /// Latents of DeepSeek V4, scaled in proportion to the heads.
     pub(super) fn listed_v4(sizes: &Sizes) -> Self {
         Self { rope: 0, plain: sizes.head_dim / 2, ..Self::listed(sizes, KvDtype::Fp8) }
     }
@@ -213,8 +214,11 @@ impl LatentShape {
         if self.plain > 0 { variant.set(PLAIN, self.plain) } else { variant }
     }
 
+    /// Asserts the requirements of kernels.
+    ///
     /// # Panics
-    /// When [`Self::validate`] refuses it.
+    ///
+    /// If [`Self::validate`] refuses the shape.
     pub(super) fn check(&self) {
         self.validate().unwrap_or_else(|error| panic!("{error}: unchecked"));
     }
@@ -223,14 +227,14 @@ impl LatentShape {
 /// Type of the elements of a cache of latents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Element {
-    /// One type.
+    /// One type for all elements.
     Of(KvDtype),
-    /// Codes of fp8, and a part in bf16, as DeepSeek V4 publishes them.
+    /// Codes of fp8 and a part in bf16, as in DeepSeek V4.
     V4,
 }
 
 impl Element {
-    /// The type that caches have as a whole.
+    /// Element type of the cache as a whole.
     pub(super) fn dtype(self) -> KvDtype {
         match self {
             Self::Of(dtype) => dtype,
@@ -239,7 +243,7 @@ impl Element {
     }
 }
 
-/// Type of elements.
+/// Type of the elements of the cache.
 pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
     "element",
     &[
@@ -252,31 +256,31 @@ pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
 );
 /// Whether there are two caches.
 pub(crate) const TWO: OneOf<bool> = OneOf::new("latents", &[(false, "latents_paged"), (true, "latents_two")]);
-/// Elements in bf16.
+/// Number of elements in bf16.
 pub(crate) const PLAIN: Number = Number("PLAIN");
-/// Words of a key that a lane owns.
+/// Number of words of a key that a lane owns.
 pub(super) const KEY_WORDS: Number = Number("KEY_WORDS");
-/// Words of a value that a lane owns.
+/// Number of words of a value that a lane owns.
 pub(super) const VALUE_WORDS: Number = Number("VALUE_WORDS");
-/// Quads of elements of a word.
+/// Number of groups of four elements of a word.
 const WORD_QUADS: Number = Number("WORD_QUADS");
 /// Number of parts in which a score is summed.
 const PIECES: Number = Number("PIECES");
-/// Latents that a lane loads at once.
+/// Number of latents that a lane loads at once.
 const LATENTS_AHEAD: Number = Number("LATENTS_AHEAD");
 /// Whether outputs are rescaled at every step.
 const STEADY: Number = Number("STEADY");
 
-/// Keys whose slots a workgroup knows at a time, and fewest of a partition.
+/// Number of keys whose slots a workgroup knows at a time, and minimum number of keys of a partition.
 pub const PARTITION: u32 = 256;
 
-/// The variant of `paged_reduce` that merges the partitions on a device.
+/// Returns the variant of `paged_reduce` that merges the partitions on a device.
 #[must_use]
 pub fn reduce_variant(profile: &DeviceProfile, shape: &LatentShape, attention: &Attention) -> Variant {
     paged_reduce::best(profile, &shape.values(), attention)
 }
 
-/// Query heads that share one read of the cache, by lanes with `registers`.
+/// Number of query heads that share one read of the cache, for lanes with `registers`.
 #[must_use]
 pub fn heads_per_group(num_heads: u32, registers: Registers) -> u32 {
     heads_together(num_heads, Division::of(registers).heads)
@@ -284,13 +288,14 @@ pub fn heads_per_group(num_heads: u32, registers: Registers) -> u32 {
 
 /// Division of the latents that a workgroup reads at a time among its lanes.
 struct Division {
-    /// Query heads of a workgroup, at most.
+    /// Maximum number of query heads of a workgroup.
     heads: u32,
-    /// Channels of a latent that a lane owns.
+    /// Number of channels of a latent that a lane owns.
     channels: u32,
-    /// Latents in flight a lane: in types of 16 bits and less, and in f32, which take twice the registers.
+    /// Number of latents that a lane loads at once: in types of at most 16 bits, and in f32, which take twice the
+    /// registers.
     ahead: [u32; 2],
-    /// Parts of the sum of a score of about as many lanes: of plain types, and of codes.
+    /// Approximate number of parts of a score's sum that a lane adds up: of plain types, and of codes.
     piece: [u32; 2],
     /// Whether outputs are rescaled at every step.
     steady: u32,
@@ -306,8 +311,8 @@ impl Division {
     }
 }
 
-/// The kernel over one cache of `shape` and `num_heads` query heads, for lanes with `registers`. Of `attention` the context
-/// counts; heads share their lists. There is one text for baseline and subgroup level.
+/// Returns the variant over one cache of `shape` and `num_heads` query heads, for lanes with `registers`. Of `attention`
+/// the context counts; heads share their lists. There is one text for baseline and subgroup level.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.
@@ -360,7 +365,7 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows, of lanes with `registers`.
+/// Returns the number of workgroups for `rows` rows, of lanes with `registers`.
 #[must_use]
 pub fn grid(params: &MlaDecodeParams, rows: u32, registers: Registers) -> [u32; 3] {
     [params.partitions(), params.num_heads / heads_per_group(params.num_heads, registers), rows]

@@ -23,7 +23,7 @@ kernel! {
     cases: crate::self_test::mla_decode::cases,
 }
 
-/// Variants in the sizes of DeepSeek only.
+/// Lists variants only in the sizes of DeepSeek.
 fn listed(_: &Sizes) -> Listed {
     let sizes = Sizes::of_heads(128);
     let mut all = Listed::new();
@@ -43,7 +43,7 @@ fn listed(_: &Sizes) -> Listed {
     all
 }
 
-/// Query heads of a workgroup.
+/// Number of query heads of a workgroup.
 const HEADS: u32 = 32;
 
 /// Whether the kernel serves this cache and `num_heads` query heads: all types but f32, latents that are multiples of 128,
@@ -56,7 +56,7 @@ pub fn serves(shape: &LatentShape, num_heads: u32) -> bool {
         && num_heads.is_multiple_of(HEADS)
 }
 
-/// The kernel over one cache: see [`mla_decode::variant`].
+/// Returns the variant over one cache: see [`mla_decode::variant`].
 ///
 /// # Panics
 /// When it does not serve the shape: see [`serves`].
@@ -75,7 +75,7 @@ pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
     mla_decode::two_caches(of(shape, num_heads))
 }
 
-/// Type of elements.
+/// Type of the elements of the cache.
 pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
     "element",
     &[
@@ -85,9 +85,9 @@ pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
         (Element::V4, "latent_coop_v4"),
     ],
 );
-/// Pieces of a key, of 64 elements.
+/// Number of pieces of a key, of 64 elements each.
 const KEY_SPANS: Number = Number("KEY_SPANS");
-/// Pieces of a value, of 128 elements.
+/// Number of pieces of a value, of 128 elements each.
 const VALUE_SPANS: Number = Number("VALUE_SPANS");
 
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {
@@ -108,7 +108,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
     [params.partitions(), params.num_heads / HEADS, rows]
@@ -133,13 +133,13 @@ impl MlaKernel {
         Self { shape: *shape, num_heads, coop, registers: profile.registers }
     }
 
-    /// The level of the kernel chosen.
+    /// Level of the kernel that was chosen.
     #[must_use]
     pub fn level(&self) -> Level {
         if self.coop { Level::Coop } else { Level::Baseline }
     }
 
-    /// The kernel over one cache.
+    /// Returns the variant over one cache.
     #[must_use]
     pub fn variant(&self, attention: &Attention) -> Variant {
         match self.coop {
@@ -148,7 +148,7 @@ impl MlaKernel {
         }
     }
 
-    /// The kernel over a window cache and a compressed cache.
+    /// Returns the variant over a window cache and a compressed cache.
     #[must_use]
     pub fn variant_of_two(&self) -> Variant {
         match self.coop {
@@ -157,7 +157,7 @@ impl MlaKernel {
         }
     }
 
-    /// Workgroups for `rows` rows.
+    /// Returns the number of workgroups for `rows` rows.
     #[must_use]
     pub fn grid(&self, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
         match self.coop {

@@ -17,11 +17,11 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct NsaAttendParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one head's probabilities to the next.
+        /// Number of f32 from one head's probabilities to the next.
         pub prob_stride: u32,
     }
 }
@@ -43,7 +43,7 @@ bindings! {
     }
 }
 
-/// The kernel for compressed values of `block` consecutive tokens.
+/// Returns the variant for compressed values of `block` consecutive tokens.
 ///
 /// # Panics
 /// When `block` is not a multiple of the page size.
@@ -57,7 +57,7 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(block_digest::READ, block_digest::dtype(shape.dtype))
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &NsaAttendParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]

@@ -1,4 +1,4 @@
-//! Block scores from attention over compressed keys, for NSA.
+//! Scores of blocks from the attention over compressed keys, for NSA.
 
 use crate::Variant;
 use crate::declare::one;
@@ -17,19 +17,19 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct NsaBlockScoreParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one head's probabilities to the next.
+        /// Number of f32 from one head's probabilities to the next.
         pub prob_stride: u32,
-        /// f32 from one KV head's scores to the next.
+        /// Number of f32 from one KV head's scores to the next.
         pub score_stride: u32,
-        /// Tokens from one compressed block to the next.
+        /// Number of tokens from one compressed block to the next.
         pub stride: u32,
-        /// First blocks, always selected.
+        /// Number of blocks at the start that are always selected.
         pub init_blocks: u32,
-        /// Last blocks, always selected.
+        /// Number of blocks at the end that are always selected.
         pub local_blocks: u32,
         /// Infinity, which WGSL cannot write.
         pub infinity: f32,
@@ -49,11 +49,11 @@ bindings! {
     }
 }
 
-/// Strides of a compressed key.
+/// Number of strides of a compressed key.
 pub(crate) const KERNEL_STRIDES: Number = Number("KERNEL");
 
-/// The kernel for compressed blocks of `kernel_size` tokens, `stride` apart, and selection blocks of `block` tokens; 32, 16
-/// and 64 as published.
+/// Returns the variant for compressed blocks of `kernel_size` tokens, `stride` apart, and selection blocks of `block`
+/// tokens; 32, 16 and 64 as published.
 ///
 /// # Panics
 /// When either is not a multiple of `stride`.
@@ -64,7 +64,7 @@ pub fn variant(kernel_size: u32, stride: u32, block: u32) -> Variant {
     Variant::new(&KERNEL).set(KERNEL_STRIDES, kernel_size / stride).set(slot::BLOCK, block / stride)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &NsaBlockScoreParams, rows: u32) -> [u32; 3] {
     [params.score_stride.div_ceil(64), params.num_kv_heads, rows]

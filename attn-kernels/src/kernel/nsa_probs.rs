@@ -1,4 +1,4 @@
-//! Attention to compressed keys, for NSA: `nsa_block_score` makes scores of blocks of it.
+//! Attention to compressed keys, for NSA: `nsa_block_score` computes scores of blocks from it.
 
 use super::{KvShape, block_digest};
 use crate::declare::FLOATS;
@@ -17,13 +17,14 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct NsaProbsParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
-        /// f32 from one head's probabilities to the next: at least the full strides of the longest row.
+        /// Number of f32 between the probabilities of successive heads: at least the number of full strides of the
+        /// longest row.
         pub prob_stride: u32,
         /// Factor on scores, such as `1 / sqrt(head_dim)`.
         pub scale: f32,
@@ -46,7 +47,7 @@ bindings! {
     }
 }
 
-/// The kernel for compressed keys of `kernel_size` tokens, `stride` apart, over digests of mean keys.
+/// Returns the variant for compressed keys of `kernel_size` tokens, `stride` apart, over digests of mean keys.
 ///
 /// # Panics
 /// When `stride` is not a multiple of the page size, or `kernel_size` of `stride`.
@@ -64,7 +65,7 @@ pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
         .set(block_digest::READ, block_digest::dtype(shape.dtype))
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &NsaProbsParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]

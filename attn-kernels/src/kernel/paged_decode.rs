@@ -39,8 +39,8 @@ pub(super) fn listed_by(sizes: &Sizes, lanes: impl Fn(&KvShape) -> Vec<Lanes>) -
     all
 }
 
-/// Keys of a partition if results must not depend on the rest of the batch, in contexts that are not very long:
-/// [`SplitPlanner::fixed`](crate::split::SplitPlanner::fixed).
+/// Number of keys of a partition if results must not depend on the rest of the batch, in contexts that are not very
+/// long: [`SplitPlanner::fixed`](crate::split::SplitPlanner::fixed).
 pub const PARTITION: u32 = 256;
 
 /// Ways in which the lanes of a workgroup share its keys.
@@ -51,7 +51,7 @@ pub enum Lanes {
     Workgroup,
     /// Each subgroup works by itself, if all subgroups of the adapter have this many lanes.
     Subgroup(u32),
-    /// A workgroup is one subgroup of this many lanes: for software drivers, whose barriers switch between subgroups.
+    /// A workgroup is one subgroup of this many lanes: for software drivers, on which barriers switch between subgroups.
     Alone(u32),
     /// Cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed tokens.
     Matrices,
@@ -92,28 +92,27 @@ impl Lanes {
 params! {
     /// Uniform parameters.
     pub struct PagedDecodeParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// Number of f32 from one query row to the next.
         pub q_stride: u32,
         /// Maximum number of partitions of a row: see [`partitions`].
         pub max_partitions: u32,
-        /// Keys of a partition, as [`SplitPlan`](crate::split::SplitPlan) says.
+        /// Number of keys of a partition, as [`SplitPlan`](crate::split::SplitPlan) says.
         pub partition_size: u32,
         /// Factor on scores, usually `1 / sqrt(head_dim)`.
         pub scale: f32,
-        /// 1 if `paged_reduce` follows; 0 if one partition is the whole and there are no sinks, so that `partial` is the
-        /// output.
+        /// Flag: 1 if `paged_reduce` follows; 0 if there is one partition and no sinks, so that `partial` is the output.
         pub reduced: u32,
-        /// Entries from one list of selected blocks to the next.
+        /// Number of entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// First row of the dispatch in `rows`, and first list of them.
+        /// First row of the dispatch in `rows`, and first list of the lists.
         pub first_row: u32,
         /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if it attends all keys.
         pub first_key: u32,
-        /// Keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
+        /// Number of keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
         /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
         pub softcap: f32,
@@ -151,7 +150,8 @@ bindings! {
 }
 
 impl Default for PagedDecodeParams {
-    /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
+    /// Parameters with all keys of a row in one partition that no reduction follows, and no lists. Heads, stride and
+    /// scale are to be set.
     fn default() -> Self {
         Self {
             max_partitions: 1,
@@ -164,7 +164,7 @@ impl Default for PagedDecodeParams {
     }
 }
 
-/// Keys of a row up to which [`Lanes::Matrices`] may attend one step of keys a partition.
+/// Maximum number of keys of a row for which [`Lanes::Matrices`] may attend one step of keys per partition.
 pub(crate) const SHORT: u32 = 64 * paged_decode_coop::KEYS;
 
 /// Minimum number of keys of a partition, in a step whose longest row has `longest` keys: the keys that a workgroup attends at a
@@ -181,15 +181,15 @@ pub fn tile(shape: &KvShape, lanes: Lanes, longest: u32) -> u32 {
     }
 }
 
-/// Partitions of `size` keys that hold keys from index `begin` to before `end`, in the order of attention: without lists,
-/// positions.
+/// Number of partitions of `size` keys that hold keys from index `begin` to before `end`, in the order of attention:
+/// without lists, positions.
 #[must_use]
 pub const fn partitions(size: u32, begin: u32, end: u32) -> u32 {
     if begin < end { end.div_ceil(size) - begin / size } else { 0 }
 }
 
-/// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. If four fit, seven
-/// heads make two groups of four, and the second group begins one head early.
+/// Number of query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. If
+/// four fit, seven heads make two groups of four, and the second group begins one head early.
 #[must_use]
 pub fn heads_per_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     let most = match lanes {
@@ -202,7 +202,7 @@ pub fn heads_per_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     of_kv_head.div_ceil(of_kv_head.div_ceil(most))
 }
 
-/// The kernel for one cache shape and `num_heads` query heads.
+/// Returns the variant for one cache shape and `num_heads` query heads.
 ///
 /// # Panics
 /// For query heads that are not the same number for each KV head, for subgroups that do not
@@ -248,22 +248,22 @@ fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
         .set(slot::CHUNKS_AHEAD, chunks_ahead(shape, max_ahead))
 }
 
-/// Chunks of its keys that a lane loads at a time: at most `most`, a power of two.
+/// Number of chunks of its keys that a lane loads at a time: at most `most`, a power of two.
 pub(super) fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
     most.min(1 << (shape.head_dim / 8).trailing_zeros())
 }
 
-/// Groups of the query heads of a KV head.
+/// Number of groups of the query heads of a KV head.
 pub(crate) fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     (num_heads / shape.num_kv_heads).div_ceil(heads_per_group(shape, num_heads, lanes))
 }
 
-/// Partitions of a row that a dispatch over `num_keys` keys goes through, of at most `max_partitions`.
+/// Number of partitions of a row that a dispatch over `num_keys` keys attends, at most `max_partitions`.
 pub(super) fn dispatched(max_partitions: u32, num_keys: u32, partition_size: u32) -> u32 {
     max_partitions.min(num_keys / partition_size)
 }
 
-/// Workgroups for `rows` rows of the partitions that the dispatch goes through.
+/// Returns the number of workgroups for `rows` rows of the partitions that the dispatch goes through.
 #[must_use]
 pub fn grid(params: &PagedDecodeParams, shape: &KvShape, lanes: Lanes, rows: u32) -> [u32; 3] {
     let partitions = dispatched(params.max_partitions, params.num_keys, params.partition_size);

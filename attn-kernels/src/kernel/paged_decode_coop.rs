@@ -25,10 +25,10 @@ fn listed(sizes: &Sizes) -> Listed {
     paged_decode::listed_by(sizes, |shape| if serves(shape) { vec![Lanes::Matrices] } else { Vec::new() })
 }
 
-/// Keys of a step.
+/// Number of keys of a step.
 pub(super) const KEYS: u32 = 16;
 
-/// Query heads of a KV head that a workgroup takes, the rows of a matrix.
+/// Number of query heads of a KV head that a workgroup serves: the rows of a matrix.
 pub(super) const HEADS: u32 = 16;
 
 /// Whether the kernel serves caches of this shape: all types but f32, heads of 32, 64 and 128, blocks of whole steps of 16 keys.
@@ -39,7 +39,7 @@ pub fn serves(shape: &KvShape) -> bool {
         && shape.block_size.is_multiple_of(KEYS)
 }
 
-/// Stages keys and values of a step.
+/// Module that stages keys and values of a step.
 pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
     "kv",
     &[

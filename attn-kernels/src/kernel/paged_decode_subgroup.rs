@@ -1,4 +1,5 @@
-//! `paged_decode` where all subgroups of an adapter have the same number of lanes: [`Lanes::Subgroup`] and [`Lanes::Alone`].
+//! Form of `paged_decode` for adapters on which all subgroups have the same number of lanes: [`Lanes::Subgroup`] and
+//! [`Lanes::Alone`].
 
 use super::attention::Context;
 use super::paged_decode::{self, Lanes};
@@ -21,14 +22,16 @@ fn listed(sizes: &Sizes) -> Listed {
     paged_decode::listed_by(sizes, |shape| FORMS.into_iter().filter(|form| serves(shape, *form)).collect())
 }
 
-/// The forms, all that [`variants`](crate::variants) lists, so that self-tests cover them. A software driver does not choose
-/// [`Lanes::Subgroup`], but runs it in tests: how several subgroups of a workgroup share keys is the same for 8 lanes and for 32.
+/// All forms, which [`variants`](crate::variants) lists so that self-tests cover them. A software driver does not
+/// choose [`Lanes::Subgroup`], but runs it in tests: how several subgroups of a workgroup share keys is the same for
+/// 8 lanes and for 32.
 pub const FORMS: [Lanes; 3] = [Lanes::Alone(8), Lanes::Subgroup(8), Lanes::Subgroup(32)];
 
-/// Lanes of a workgroup of several subgroups.
+/// Number of lanes of a workgroup of several subgroups.
 const LANES: u32 = 128;
 
-/// The form for a device and a cache of this shape; `None` if the subgroups vary in size, or have one that no form is for.
+/// Returns the form for a device and a cache of this shape; `None` if the subgroups vary in size, or no form is for
+/// their size.
 ///
 /// On llvmpipe with three KV heads of 64 elements in f16 and nine query heads, 40 keys take 63 us in [`Lanes::Alone`] and 254 in
 /// workgroups of 16 subgroups, 300 keys 196 and 396, 1,700 keys 1.0 and 1.2 ms.
@@ -39,8 +42,8 @@ pub fn form(profile: &DeviceProfile, shape: &KvShape) -> Option<Lanes> {
     (FORMS.contains(&form) && serves(shape, form)).then_some(form)
 }
 
-/// Whether the lanes of a form hold the values of a key, of which a lane owns eight dimensions, or any multiple in
-/// [`Lanes::Alone`].
+/// Whether the lanes of a form hold the values of a key: a lane owns eight dimensions, or in [`Lanes::Alone`] any
+/// multiple of eight.
 #[must_use]
 pub const fn serves(shape: &KvShape, lanes: Lanes) -> bool {
     match lanes {
@@ -52,7 +55,7 @@ pub const fn serves(shape: &KvShape, lanes: Lanes) -> bool {
 
 /// Whether a lane loads two keys at once.
 const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "lane_key"), (true, "lane_key_pair")]);
-/// Keys that a lane loads at once.
+/// Number of keys that a lane loads at once.
 const KEYS: Number = Number("KEYS");
 
 /// Returns the choices that only this kernel has; [`paged_decode::variant`] fills the rest.

@@ -39,33 +39,34 @@ fn listed(sizes: &Sizes) -> Listed {
     all
 }
 
-/// Query rows of one sequence, one after the other, and where their keys are.
+/// Consecutive query rows of one sequence, and the place of its block table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Tile {
     /// First row of queries and output.
     pub row: u32,
-    /// Rows, at most the kernel's `TILE_ROWS`.
+    /// Number of rows, at most the kernel's `TILE_ROWS`.
     pub rows: u32,
     /// Position of the first row in its sequence.
     pub position: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
-    /// Query block whose lists of selected blocks hold, one list a KV head.
+    /// Query block whose lists of selected blocks apply, one list per KV head.
     pub list: u32,
-    /// Fills the tile to eight words: devices bind a list from multiples of their alignment on alone.
+    /// Padding to eight words, because devices bind lists only at multiples of their alignment.
     pad: [u32; 3],
 }
 
 impl Tile {
-    /// Rows `rows` of queries and output. The first has `position` in its sequence, whose block table begins at entry `table`.
+    /// Creates a tile of the rows `rows` of queries and output. The first has `position` in its sequence, whose block
+    /// table begins at entry `table`.
     #[must_use]
     pub fn new(rows: Range<u32>, position: u32, table: u32) -> Self {
         let (row, rows) = (rows.start, rows.end - rows.start);
         Self { row, rows, position, table, ..Self::default() }
     }
 
-    /// Sets the query block whose lists of selected blocks hold.
+    /// Sets the query block whose lists of selected blocks apply.
     #[must_use]
     pub fn listed(self, list: u32) -> Self {
         Self { list, ..self }
@@ -75,23 +76,23 @@ impl Tile {
 params! {
     /// Uniform parameters.
     pub struct PagedPrefillParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next, a multiple of 4.
+        /// Number of f32 from one query row to the next, a multiple of 4.
         pub q_stride: u32,
-        /// First key of this dispatch in the order of attention, a multiple of 8, of `paged_prefill_coop` of 16.
+        /// First key of this dispatch in the order of attention, a multiple of 8, or of 16 for `paged_prefill_coop`.
         pub first_key: u32,
         /// Factor on scores, usually `1 / sqrt(head_dim)`.
         pub scale: f32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
-        /// Keys of this dispatch, a multiple of 8.
+        /// Number of keys of this dispatch, a multiple of 8.
         pub num_keys: u32,
-        /// Entries from one list of selected blocks to the next.
+        /// Number of entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// Tokens of the sliding window or chunk: [`Reach::tokens`](super::attention::Reach::tokens).
+        /// Number of tokens of the sliding window or chunk: [`Reach::tokens`](super::attention::Reach::tokens).
         pub window: u32,
         /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
         pub softcap: f32,
@@ -99,13 +100,15 @@ params! {
         pub k_scale: f32,
         /// Scale of values in fp8.
         pub v_scale: f32,
-        /// Keys of a part, a multiple as for `first_key`: the grid has a part for each along z, with an output of its own,
-        /// and [`prefill_reduce`](super::prefill_reduce) merges them. By default, one part has all keys.
+        /// Number of keys of a part, a multiple as for `first_key`. The grid has one part per workgroup along z, each
+        /// with its own output, and [`prefill_reduce`](super::prefill_reduce) merges them. By default, one part has
+        /// all keys.
         pub part_keys: u32,
-        /// Rows of `out` and `lse` from one part to the next.
+        /// Number of rows of `out` and `lse` between successive parts.
         pub part_rows: u32,
-        /// With [`Attention::skip`], the natural logarithm of the threshold times the keys of a row: keys whose weight is below
-        /// `e^log_skip / keys` of the largest are left out. Rows of no more than `e^log_skip` keys leave nothing out.
+        /// Logarithm of the skipping threshold, with [`Attention::skip`]: the natural logarithm of the threshold
+        /// times the keys of a row. Keys whose weight is below `e^log_skip / keys` of the largest are left out. Rows
+        /// of no more than `e^log_skip` keys leave nothing out.
         pub log_skip: f32,
     }
 }
@@ -127,7 +130,8 @@ bindings! {
         write out: f32,
         /// Log-sum-exps, `[rows, num_heads]`, natural log; with several parts, those of each one after the other.
         write lse: f32,
-        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi, after its slopes.
+        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks. With ALiBi, they follow its
+        /// slopes.
         read selected: u32 = None,
         /// Slopes of ALiBi without lists, `[num_heads]`.
         read slopes: f32 = None,
@@ -153,15 +157,16 @@ impl Default for PagedPrefillParams {
 pub enum KeyLoads {
     /// Every lane reads the same address: one broadcast load on GPUs.
     Uniform,
-    /// Eight lanes read a word each and broadcast it in the subgroup, codes excepted: for software drivers, which run a load a
-    /// lane. Loops over keys stay loops, since their compilers take far longer than the text grows.
+    /// Eight lanes read a word each and broadcast it in the subgroup, except codes: for software drivers, which run
+    /// each lane's load separately. Loops over keys are not unrolled, since their compilers take far longer than the
+    /// text grows.
     Broadcast,
 }
 
 /// Maximum number of query rows of a workgroup.
 pub const TILE_ROWS: u32 = 64;
 
-/// Query rows that a workgroup serves.
+/// Number of query rows that a workgroup serves.
 #[must_use]
 pub const fn tile_rows(loads: KeyLoads) -> u32 {
     match loads {
@@ -171,31 +176,31 @@ pub const fn tile_rows(loads: KeyLoads) -> u32 {
     }
 }
 
-/// Keys a dispatch goes through on a software driver: llvmpipe ends a lane, without a word, when its loops have run
-/// 65,535 rounds, and 512 keys take at most some 40,000.
+/// Number of keys that a dispatch covers on a software driver: llvmpipe ends a lane without notice after 65,535
+/// rounds of its loops, and 512 keys take at most some 40,000.
 const SOFTWARE_KEYS: u32 = 512;
 
-/// `(first_key, num_keys)` of the dispatches, in order, for rows that see keys from `first` to `last` in the order of
-/// attention: one on a GPU. Where they end
-/// depends on the device alone, so that results do not depend on the chunk.
+/// Returns `(first_key, num_keys)` of each dispatch, in order, for rows that see keys from `first` to `last` in the
+/// order of attention: one on a GPU. The ends depend on the device alone, so that results do not depend on the chunk.
 pub fn segments(first: u32, last: u32, software: bool) -> impl Iterator<Item = (u32, u32)> {
     let keys = if software { SOFTWARE_KEYS } else { u32::MAX };
     (first / keys * keys..=last).step_by(keys as usize).map(move |first| (first, keys))
 }
 
-/// Lanes that share a query row of `head_dim` channels: as few as have at most [`LANE_ELEMENTS`] each, of up to four, as
-/// workgroups have 256 lanes on every device.
+/// Number of lanes that share a query row of `head_dim` channels: the fewest with which each has at most
+/// [`LANE_ELEMENTS`] channels, up to four, as workgroups have 256 lanes on every device.
 pub(super) fn lanes_per_row(head_dim: u32) -> u32 {
     let whole = |n: &u32| (head_dim / 8).is_multiple_of(*n);
     let few = (1..=4).filter(whole).find(|n| head_dim / n <= LANE_ELEMENTS);
     few.or_else(|| (1..=4).rfind(whole)).unwrap_or(1)
 }
 
-/// Channels of a lane's queries, and of its outputs: both are in registers, and a lane of an Apple M1 has 128. On an H200
-/// heads of 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5, 12.0 and 6.5.
+/// Number of channels of a lane's queries, and of its outputs: both are in registers, and a lane of an Apple M1 has
+/// 128. On an H200 heads of 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5,
+/// 12.0 and 6.5.
 const LANE_ELEMENTS: u32 = 32;
 
-/// Query heads a lane serves.
+/// Number of query heads that a lane serves.
 #[must_use]
 pub fn heads_per_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
     match loads {
@@ -209,8 +214,9 @@ pub fn heads_per_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
     }
 }
 
-/// Elements of the heads that a lane of [`KeyLoads::Broadcast`] serves. llvmpipe's compiler takes more than in proportion to
-/// them, and runs them faster: of two heads of 128, compiled in 6 s, 1,024 rows take 0.14 s; of four, in 20 s, 0.10 s.
+/// Number of elements of the heads that a lane of [`KeyLoads::Broadcast`] serves. llvmpipe's compiler takes more than
+/// in proportion to them, and runs them faster: of two heads of 128, compiled in 6 s, 1,024 rows take 0.14 s; of
+/// four, in 20 s, 0.10 s.
 const SOFTWARE_ELEMENTS: u32 = 256;
 
 /// Type of keys that lanes broadcast to each other, if they do.
@@ -222,7 +228,7 @@ const BROADCAST: OneOf<Option<KvDtype>> = OneOf::new(
         (Some(KvDtype::F32), "keys_broadcast_f32"),
     ],
 );
-/// Whether compilers know how often loops turn, by the way lanes load.
+/// Whether compilers know the number of iterations of loops, by the way lanes load.
 pub(crate) const TRIPS: OneOf<KeyLoads> =
     OneOf::new("trips", &[(KeyLoads::Uniform, "trips_known"), (KeyLoads::Broadcast, "trips_hidden")]);
 /// Whether loops index the scores of a tile, by the way lanes load.
@@ -235,7 +241,7 @@ const SHARED: Flag = Flag("SHARED");
 /// Whether a lane skips keys of little weight.
 const LEAVES: Flag = Flag("LEAVES");
 
-/// The kernel for one cache shape and `num_heads` query heads.
+/// Returns the variant for one cache shape and `num_heads` query heads.
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Attention) -> Variant {
     shape.check();
@@ -273,7 +279,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
     attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
 }
 
-/// Workgroups for `tiles` tiles.
+/// Returns the number of workgroups for `tiles` tiles.
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
     [num_heads / heads_per_lane(shape, num_heads, loads), tiles, 1]

@@ -34,7 +34,7 @@ fn listed(sizes: &Sizes) -> Listed {
 
 const SUBGROUPS: u32 = 4;
 
-/// Query rows a workgroup serves.
+/// Number of query rows that a workgroup serves.
 pub const TILE_ROWS: u32 = 32 * SUBGROUPS;
 
 /// Head size above which two subgroups share the rows of one, so that their registers hold queries and output.
@@ -57,12 +57,12 @@ fn is_formed(shape: &KvShape) -> bool {
     shape.dtype != KvDtype::F32 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 2 * WIDE
 }
 
-/// Subgroups that share the rows of one.
+/// Number of subgroups that share the rows of one.
 fn halves(shape: &KvShape) -> u32 {
     shape.head_dim.div_ceil(WIDE)
 }
 
-/// Stages keys and values of a tile.
+/// Module that stages keys and values of a tile.
 pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
     "kv",
     &[
@@ -71,12 +71,12 @@ pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
         ((KvLayout::Native, KvDtype::Int8), "kv_coop_int8"),
     ],
 );
-/// Subgroups that share the rows of one.
+/// Number of subgroups that share the rows of one.
 pub(crate) const HALVES: Number = Number("HALVES");
 /// Whether all keys count.
 const PLAIN: Flag = Flag("PLAIN");
 
-/// The kernel for one cache shape.
+/// Returns the variant for one cache shape.
 ///
 /// # Panics
 /// For f32, and for head sizes that [`serves`] never takes.
@@ -97,7 +97,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     attention.paged_ahead(attention.mask(attention.specialise(variant, shape, 16)))
 }
 
-/// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.
+/// Returns the number of workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.
 #[must_use]
 pub fn grid(num_heads: u32, tiles: u32) -> [u32; 3] {
     [num_heads, tiles, 1]

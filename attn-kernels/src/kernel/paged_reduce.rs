@@ -30,17 +30,17 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct PagedReduceParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
         /// Maximum number of partitions of a row, as in the run of `paged_decode`.
         pub max_partitions: u32,
-        /// Entries from one list of selected blocks to the next, as in the run of `paged_decode`.
+        /// Number of entries from one list of selected blocks to the next, as in the run of `paged_decode`.
         pub list_stride: u32,
         /// First row of the dispatch in `rows`, as in the run of `paged_decode`.
         pub first_row: u32,
-        /// Keys of a partition, as in the run of `paged_decode` or `mla_decode`.
+        /// Number of keys of a partition, as in the run of `paged_decode` or `mla_decode`.
         pub partition_size: u32,
     }
 }
@@ -64,7 +64,7 @@ bindings! {
 }
 
 impl From<&PagedDecodeParams> for PagedReduceParams {
-    /// Parameters of the pass after a `paged_decode` with these.
+    /// Parameters of the reduction that follows this `paged_decode`.
     fn from(decode: &PagedDecodeParams) -> Self {
         let PagedDecodeParams {
             num_heads,
@@ -87,14 +87,14 @@ const SINKS_AT: Number = Number("SINKS");
 /// The kernel for a cache of one shape, after an attention.
 type Form = fn(&KvShape, &Attention) -> Variant;
 
-/// The kernel for one head size, after `paged_decode` of the same `attention`.
+/// Returns the variant for one head size, after `paged_decode` of the same `attention`.
 #[must_use]
 pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     with_lanes(256, shape, attention)
 }
 
-/// The kernel in small workgroups, for software drivers, where barriers switch between subgroups: on llvmpipe nine heads of 64
-/// elements take 40 us in place of 300.
+/// Returns the variant in small workgroups, for software drivers, where barriers switch between subgroups: on llvmpipe
+/// nine heads of 64 elements take 40 us in place of 300.
 #[must_use]
 pub fn software(shape: &KvShape, attention: &Attention) -> Variant {
     with_lanes((shape.head_dim / 4).max(8), shape, attention).for_software()
@@ -120,7 +120,7 @@ fn with_lanes(lanes: u32, shape: &KvShape, attention: &Attention) -> Variant {
     variant.set(SINKS, true).set(SINKS_AT, at).with("sinks")
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &PagedReduceParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]

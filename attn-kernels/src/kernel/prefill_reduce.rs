@@ -1,5 +1,5 @@
-//! Split-KV reduction of prefill: merges the parts into which [`paged_prefill`](super::paged_prefill) cuts the keys of few
-//! rows, by their log-sum-exps.
+//! Split-KV reduction of prefill: merges the parts into which [`paged_prefill`](super::paged_prefill) divides the
+//! keys of few rows, by their log-sum-exps.
 
 use super::lse_merge;
 use crate::Variant;
@@ -17,13 +17,13 @@ kernel! {
 params! {
     /// Uniform parameters. A row is one head of one query.
     pub struct PrefillReduceParams {
-        /// Rows to reduce.
+        /// Number of rows to reduce.
         pub rows: u32,
-        /// The first of them.
+        /// Index of the first row to reduce.
         pub first_row: u32,
-        /// Parts.
+        /// Number of parts.
         pub parts: u32,
-        /// Rows from one part to the next.
+        /// Number of rows from one part to the next.
         pub part_rows: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
@@ -44,7 +44,7 @@ bindings! {
     }
 }
 
-/// The kernel for one head size, a multiple of 4 of at most 1,024.
+/// Returns the variant for one head size, a multiple of 4 of at most 1,024.
 ///
 /// # Panics
 /// When the head size is another.
@@ -53,7 +53,7 @@ pub fn variant(head_dim: u32) -> Variant {
     lse_merge::of_head_dim(&KERNEL, head_dim)
 }
 
-/// Workgroups for `rows` rows of `head_dim` dimensions.
+/// Returns the number of workgroups for `rows` rows of `head_dim` dimensions.
 #[must_use]
 pub fn grid(params: &PrefillReduceParams, head_dim: u32) -> [u32; 3] {
     lse_merge::row_grid(params.rows, head_dim)

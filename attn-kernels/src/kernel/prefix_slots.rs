@@ -1,4 +1,4 @@
-//! Slots of a chunk of cached prefixes.
+//! Computes the slots of a chunk of cached prefixes.
 
 use crate::Variant;
 use crate::declare::one;
@@ -16,7 +16,7 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct PrefixSlotsParams {
-        /// Tokens of a block.
+        /// Number of tokens of a block.
         pub block_size: u32,
     }
 }
@@ -33,13 +33,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for `spans`.
+/// Returns the number of workgroups for `spans`.
 #[must_use]
 pub fn grid(spans: &[[u32; 4]]) -> [u32; 3] {
     let most = spans.iter().map(|span| span[1]).max().unwrap_or(0);

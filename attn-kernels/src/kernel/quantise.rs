@@ -31,13 +31,13 @@ fn listed(sizes: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct QuantiseParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// f32 from one row of `x` to the next.
+        /// Number of f32 from one row of `x` to the next.
         pub row_stride: u32,
-        /// First element of a row.
+        /// First element of a row that is converted.
         pub first: u32,
-        /// The scale with [`Scale::Given`].
+        /// The scale of all rows with [`Scale::Given`].
         pub scale: f32,
     }
 }
@@ -57,34 +57,34 @@ bindings! {
 /// Formats of codes of 8 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Code {
-    /// Float e4m3 without infinities, up to 448.
+    /// fp8 e4m3 without infinities, up to 448.
     Fp8,
     /// Integer of -127 to 127.
     Int8,
 }
 
-/// Format of codes.
+/// Format of the codes.
 pub(crate) const CODE: OneOf<Code> =
     OneOf::new("code", &[(Code::Fp8, "code_fp8"), (Code::Int8, "code_int8")]);
 
-/// Factors of codes.
+/// Scale factors of codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scale {
     /// One given scale for all rows, [`QuantiseParams::scale`].
     Given,
-    /// `max(amax / largest code, 1e-6)` of each row.
+    /// One scale per row, `max(amax / largest code, 1e-6)`.
     PerRow,
-    /// The least power of two at or above `max(amax, 1e-4) / largest code` of each row (UE8M0).
+    /// One scale per row (UE8M0): the smallest power of two that is at least `max(amax, 1e-4) / largest code`.
     Ue8m0,
 }
 
-/// Factor of codes.
+/// Kind of the scale factors.
 pub(crate) const SCALE: OneOf<Scale> = OneOf::new(
     "scale",
     &[(Scale::Given, "scale_given"), (Scale::PerRow, "scale_amax"), (Scale::Ue8m0, "scale_ue8m0")],
 );
 
-/// The kernel for rows of `width` elements.
+/// Returns the variant for rows of `width` elements.
 ///
 /// # Errors
 /// A width that is not a multiple of 4.
@@ -93,7 +93,7 @@ pub fn variant(width: u32, code: Code, scale: Scale) -> Result<Variant, LaunchEr
     Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).set(SCALE, scale))
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &QuantiseParams) -> [u32; 3] {
     super::flat_grid(params.rows)

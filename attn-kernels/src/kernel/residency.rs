@@ -1,4 +1,4 @@
-//! Places on the device for pages that lists of blocks name.
+//! Assigns slots on the device to pages of the blocks that lists name.
 
 use super::KvShape;
 use crate::declare::one;
@@ -20,23 +20,23 @@ params! {
     pub struct ResidencyParams {
         /// First request of the dispatch.
         pub first_request: u32,
-        /// Asks of the dispatch.
+        /// Number of requests of the dispatch.
         pub requests: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
-        /// Entries from one list to the next.
+        /// Number of entries from one list to the next.
         pub list_stride: u32,
-        /// Tokens a block.
+        /// Number of tokens of a block.
         pub block_size: u32,
-        /// First page of each list, counted in its order.
+        /// Index in each list of the first page that the dispatch handles.
         pub first_page: u32,
-        /// Pages of each list, at most.
+        /// Maximum number of pages of each list.
         pub num_pages: u32,
-        /// Slots of each KV head.
+        /// Number of slots of each KV head.
         pub num_slots: u32,
         /// Maximum number of pages to fetch per head; further ones are dropped.
         pub max_fetches: u32,
-        /// 1 if lists are to hold the places of pages; 0 for a prefetch, which nothing attends yet.
+        /// Flag: 1 if the places of pages are written to the lists, 0 for a prefetch, which no attention reads yet.
         pub write_pages: u32,
     }
 }
@@ -63,10 +63,11 @@ bindings! {
     }
 }
 
-/// Words before the pages of each head's fetches: their number, then hits, misses and drops since the start.
+/// Number of words before the pages of each head's fetches: the number of pages, then hits, misses and drops since
+/// the start.
 pub const HEADER: usize = 4;
 
-/// The kernel for lists of blocks of `select_block` tokens.
+/// Returns the variant for lists of blocks of `select_block` tokens.
 ///
 /// # Panics
 /// When `select_block` is not a multiple of the block size.
@@ -75,19 +76,19 @@ pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::PAGES, shape.pages_of(select_block))
 }
 
-/// Entries of the slots of all heads, and of the calls.
+/// Number of entries of the slots of all heads, with the row that counts calls.
 #[must_use]
 pub fn slots_len(shape: &KvShape, num_slots: u32) -> usize {
     shape.num_kv_heads as usize * (num_slots as usize + 1)
 }
 
-/// Words of the fetches of all heads.
+/// Number of words of the fetches of all heads.
 #[must_use]
 pub fn fetches_len(shape: &KvShape, num_slots: u32) -> usize {
     shape.num_kv_heads as usize * (HEADER + 2 * num_slots as usize)
 }
 
-/// Workgroups.
+/// Returns the number of workgroups.
 #[must_use]
 pub fn grid(params: &ResidencyParams) -> [u32; 3] {
     [params.num_kv_heads, 1, 1]

@@ -18,11 +18,11 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
     #[derive(PartialEq)]
     pub struct SoftmaxBlockSumParams {
-        /// Rows of the parts that this dispatch computes.
+        /// Number of rows of the parts that this dispatch computes.
         pub rows: u32,
-        /// f32 from one row of parts to the next.
+        /// Number of f32 from one row of parts to the next.
         pub part_stride: u32,
-        /// f32 from one query block's sums to the next.
+        /// Number of f32 from one query block's sums to the next.
         pub sum_stride: u32,
         /// First row of this dispatch.
         pub first_row: u32,
@@ -30,11 +30,11 @@ params! {
         pub real_first: u32,
         /// Row after the last that does.
         pub real_end: u32,
-        /// Column of row 0.
+        /// Column at the position of row 0.
         pub key_start: u32,
-        /// Columns.
+        /// Number of columns.
         pub columns: u32,
-        /// 1: a row sees the columns up to its own.
+        /// Flag: 1 if a row sees only the columns up to its own.
         pub causal: u32,
     }
 }
@@ -49,13 +49,13 @@ bindings! {
     }
 }
 
-/// The kernel for blocks of `block` tokens.
+/// Returns the variant for blocks of `block` tokens.
 #[must_use]
 pub fn variant(stride: u32, block: u32) -> Variant {
     with_lanes(stride, block, LANES)
 }
 
-/// The kernel in small workgroups, for software drivers: see [`find_blocks::software`](super::find_blocks::software).
+/// Returns the variant in small workgroups, for software drivers: see [`find_blocks::software`](super::find_blocks::software).
 #[must_use]
 pub fn software(stride: u32, block: u32) -> Variant {
     with_lanes(stride, block, SOFTWARE_LANES).for_software()
@@ -76,7 +76,7 @@ fn with_lanes(stride: u32, block: u32, lanes: u32) -> Variant {
         .set(slot::WG, lanes)
 }
 
-/// Workgroups for `query_blocks` query blocks.
+/// Returns the number of workgroups for `query_blocks` query blocks.
 #[must_use]
 pub fn grid(num_heads: u32, query_blocks: u32) -> [u32; 3] {
     [query_blocks, num_heads, 1]

@@ -23,19 +23,19 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
     #[derive(PartialEq, Eq)]
     pub struct StrideQueriesParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// f32 from one query row to the next, a multiple of 4.
+        /// Number of f32 from one query row to the next, a multiple of 4.
         pub q_stride: u32,
         /// Row of q of the chunk's first query.
         pub q_first: u32,
-        /// Queries of the chunk.
+        /// Number of queries of the chunk.
         pub q_len: u32,
-        /// Zero queries before the first, which align the chunk with the key blocks.
+        /// Number of zero queries before the first, which align the chunk with the key blocks.
         pub front: u32,
         /// First row of this dispatch, in strides of queries.
         pub first_row: u32,
-        /// Rows of this dispatch.
+        /// Number of rows of this dispatch.
         pub rows: u32,
     }
 }
@@ -54,14 +54,14 @@ bindings! {
 /// Type of the strides that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StrideType {
-    /// Rounded to f16, two a word, for products by matrices.
+    /// Values rounded to f16, two in a word, for cooperative matrices.
     F16,
-    /// f32 without rounding.
+    /// Values in f32, without rounding.
     F32,
 }
 
 impl StrideType {
-    /// Words of a row of strides: of `stride` queries of `head_dim` channels.
+    /// Returns the number of words of a row of strides: `stride` queries of `head_dim` channels.
     #[must_use]
     pub const fn row_words(self, head_dim: u32, stride: u32) -> u32 {
         match self {
@@ -71,13 +71,13 @@ impl StrideType {
     }
 }
 
-/// Lanes of a workgroup.
+/// Number of lanes of a workgroup.
 const WG: u32 = 64;
 
 /// Whether strides are in f16.
 pub(crate) const HALVES: Flag = Flag("HALVES");
 
-/// The kernel for heads of `head_dim` channels.
+/// Returns the variant for heads of `head_dim` channels.
 ///
 /// # Panics
 /// If `head_dim` is not a multiple of 8.
@@ -90,7 +90,7 @@ pub fn variant(head_dim: u32, stride: u32, to: StrideType) -> Variant {
         .set(HALVES, to == StrideType::F16)
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &StrideQueriesParams, head_dim: u32, stride: u32) -> [u32; 3] {
     [(head_dim / 8 * stride).div_ceil(WG), params.rows, params.num_heads]

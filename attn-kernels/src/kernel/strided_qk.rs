@@ -21,25 +21,25 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
     #[derive(PartialEq)]
     pub struct StridedQkParams {
-        /// Query heads.
+        /// Number of query heads.
         pub num_heads: u32,
-        /// KV heads.
+        /// Number of KV heads.
         pub num_kv_heads: u32,
         /// First row of this dispatch, in strides of queries.
         pub first_row: u32,
-        /// Rows of this dispatch.
+        /// Number of rows of this dispatch.
         pub rows: u32,
-        /// Column of row 0, in strides of keys.
+        /// Column at the position of row 0, in strides of keys.
         pub key_start: u32,
-        /// Keys.
+        /// Number of keys.
         pub kv_len: u32,
         /// First entry of the block table.
         pub table: u32,
-        /// f32 from one row of parts to the next.
+        /// Number of f32 from one row of parts to the next.
         pub part_stride: u32,
         /// Factor on scores before a base-2 softmax, `log2(e) / (sqrt(head_dim) * stride * norm)`.
         pub scale: f32,
-        /// 1: a row sees the columns up to its own.
+        /// Flag: 1 if a row sees only the columns up to its own.
         pub causal: u32,
     }
 }
@@ -59,10 +59,10 @@ bindings! {
     }
 }
 
-/// Rows and columns of a workgroup's tile.
+/// Number of rows, and of columns, of a workgroup's tile.
 pub const TILE: u32 = 64;
 
-/// Columns that one element of the parts stands for, with `columns` columns a block.
+/// Number of columns that one element of the parts covers, with `columns` columns per block.
 #[must_use]
 pub fn part(columns: u32) -> u32 {
     columns.min(TILE)
@@ -71,7 +71,7 @@ pub fn part(columns: u32) -> u32 {
 /// Columns of a part.
 pub(crate) const PART: Number = Number("PART");
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When `block / stride` is not a power of two from 4 on.
@@ -99,22 +99,22 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
 /// Workgroups for a dispatch with these parameters, by stride.
 pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
 
-/// The kernels that score chunks on one device.
+/// The kernels that score chunks on one device, with their grid.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scorer {
     /// `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
     pub scores: Variant,
-    /// Workgroups of the scoring kernel.
+    /// Function that returns the workgroups of the scoring kernel.
     pub grid: Grid,
-    /// `stride_queries`, which comes before it.
+    /// Variant of `stride_queries`, which runs before the scoring kernel.
     pub queries: Variant,
-    /// Words of a row of strides.
+    /// Number of words of a row of strides.
     pub row_words: u32,
 }
 
 impl Scorer {
-    /// The kernels of `scores`, with the strides that it reads.
+    /// Combines `scores` with the variant of `stride_queries` that writes its strides.
     #[must_use]
     pub fn of(scores: Variant, grid: Grid, shape: &KvShape, stride: u32) -> Self {
         let by_matrices = scores.kernel.name == strided_qk_coop::KERNEL.name;
@@ -123,7 +123,7 @@ impl Scorer {
         Self { scores, grid, queries, row_words: strides.row_words(shape.head_dim, stride) }
     }
 
-    /// The fastest kernels on a device of those that serve the shape.
+    /// Returns the fastest kernels for the device that serve the shape.
     #[must_use]
     pub fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> Self {
         let (scores, grid) = best(profile, shape, stride, block);
@@ -144,7 +144,7 @@ fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> (V
     way.unwrap_or_else(|| (variant(shape, stride, block), grid))
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
     let columns = params.kv_len.div_ceil(stride);

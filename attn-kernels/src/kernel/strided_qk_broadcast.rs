@@ -23,21 +23,21 @@ fn listed(sizes: &Sizes) -> Listed {
     sizes.each(&served.collect::<Vec<_>>(), |shape| variant(shape, 8, 128))
 }
 
-/// Lanes of a subgroup: an eight has columns of its own, and a broadcast crosses all of a subgroup.
+/// Number of lanes of a subgroup: eight lanes have columns of their own, and a broadcast reaches all of a subgroup.
 const LANES: u32 = 8;
 
-/// Columns of a lane.
+/// Number of columns of a lane.
 const COLUMNS: u32 = 16;
 
 /// Elements that lanes broadcast at once.
 const SPAN: OneOf<KvDtype> =
     OneOf::new("span", &[(KvDtype::F16, "key_span_f16"), (KvDtype::F32, "key_span_f32")]);
 
-/// Eights of lanes of a workgroup.
+/// Number of groups of eight lanes of a workgroup.
 const EIGHTS: u32 = 8;
 
-/// Whether the kernel serves this shape, stride and block: keys in f32 of head sizes that are multiples of 8, or in f16 of 16;
-/// pages of whole strides, blocks of at most 16 strides.
+/// Whether the kernel serves this shape, stride and block: head sizes that are multiples of 8 with keys in f32, or of
+/// 16 in f16; pages of whole strides, blocks of at most 16 strides.
 #[must_use]
 pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
     let span = match shape.dtype {
@@ -50,7 +50,7 @@ pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
         && strided_qk::part(block / stride) <= COLUMNS
 }
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When it does not serve the shape: see [`serves`].
@@ -64,7 +64,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         .for_software()
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
     let tall = params.rows.div_ceil(8).next_power_of_two().min(EIGHTS);

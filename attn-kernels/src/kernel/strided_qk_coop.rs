@@ -32,7 +32,7 @@ pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
         && block / stride >= 16
 }
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
 /// When it does not serve the shape: see [`serves`].
@@ -50,7 +50,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         .set(slot::WIDTH, width)
 }
 
-/// Workgroups for a dispatch with these parameters.
+/// Returns the number of workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
     let [rows, columns] = TILE;

@@ -16,13 +16,13 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SwapBlocksParams {
-        /// 16-byte units of a block: [`block_quads`](super::copy_blocks::block_quads).
+        /// Number of 16-byte units of a block: [`block_quads`](super::copy_blocks::block_quads).
         pub block_quads: u32,
-        /// Entries of `pairs` that count.
+        /// Number of entries of `pairs` that count.
         pub num_pairs: u32,
-        /// Workgroups, which share the pairs: see [`Link`].
+        /// Number of workgroups, which share the pairs: see [`Link`].
         pub workgroups: u32,
-        /// The first entry that counts.
+        /// Index of the first pair that is copied.
         pub first_pair: u32,
         /// First block that the source holds.
         pub first_source: u32,
@@ -45,8 +45,8 @@ bindings! {
 
 const WG: u32 = 256;
 
-/// Workgroups that saturate a bus, with 16 KiB in transfer each. On an H200, 4 for K and 4 for V reach 49 GB/s, and a prefill
-/// that runs at the same time keeps 0.98 of its speed; with 16 of each, 0.85.
+/// Number of workgroups that saturate a bus, with 16 KiB in transfer each. On an H200, 4 for K and 4 for V reach 49
+/// GB/s, and a prefill that runs at the same time keeps 0.98 of its speed; with 16 of each, 0.85.
 const OVER_BUS: u32 = 4;
 
 /// Connection between the two pools.
@@ -59,7 +59,8 @@ pub enum Link {
 }
 
 impl SwapBlocksParams {
-    /// Parameters for the first `num_pairs` pairs of blocks of `block_quads` 16-byte units, of whole pools.
+    /// Parameters for the first `num_pairs` pairs of blocks of `block_quads` 16-byte units, if the buffers hold whole
+    /// pools.
     #[must_use]
     pub const fn new(block_quads: u32, num_pairs: u32, way: Link) -> Self {
         let most = match way {
@@ -71,13 +72,13 @@ impl SwapBlocksParams {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
 }
 
-/// Workgroups of a dispatch.
+/// Returns the number of workgroups of a dispatch.
 #[must_use]
 pub fn grid(params: &SwapBlocksParams) -> [u32; 3] {
     [params.workgroups, 1, 1]

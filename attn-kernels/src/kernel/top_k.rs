@@ -1,4 +1,4 @@
-//! The k largest scores of every row, exact and in a fixed order.
+//! Selects the k largest scores of every row, exactly and in a fixed order.
 
 use crate::declare::{Listed, Sizes};
 use crate::profile::DeviceProfile;
@@ -15,7 +15,7 @@ kernel! {
     cases: crate::self_test::top_k::cases,
 }
 
-/// Every kind of output at every level.
+/// Lists the variants of every kind of output at every level.
 pub(super) fn listed_by(variant: impl Fn(Output, Level) -> Variant) -> Listed {
     let levels = [("", Level::Baseline), ("subgroup-", Level::Subgroup)];
     let all = levels.into_iter().flat_map(|(prefix, level)| {
@@ -40,13 +40,14 @@ const OUTPUTS: [(&str, Output); 4] = [
 params! {
     /// Uniform parameters.
     pub struct TopKParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// u32 from one list or row of the output to the next: 1 + the largest k for lists, the largest k for rows.
+        /// Number of u32 between successive lists or rows of the output: 1 + the largest k for lists, the largest k
+        /// for rows.
         pub out_stride: u32,
-        /// Equal lists a row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
+        /// Number of equal lists per row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
         pub copies: u32,
-        /// Tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
+        /// Number of tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
         pub page_size: u32,
     }
 }
@@ -54,11 +55,11 @@ params! {
 bindings! {
     /// Buffers of `top_k`.
     pub struct TopKBuffers(TopKParams) {
-        /// Scores; rows may begin anywhere in it.
+        /// Scores, in which rows may begin at any element.
         read scores: f32,
         /// Rows, `[n]`.
         read rows: TopRow,
-        /// Page table of the paged transform; read by no other.
+        /// Page table, which only the paged transform reads.
         read table: PhysicalBlock,
         /// Lists or positions of `out_stride` words, as [`Output`] says.
         write out: u32,
@@ -68,13 +69,13 @@ bindings! {
 /// Forms of the result of a selection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Output {
-    /// `[rows, copies, out_stride]`: a count, then that many indices, ascending; the rest is left alone.
+    /// Lists `[rows, copies, out_stride]`: a count, then that many indices, ascending; the rest is not written.
     List,
-    /// `[rows, out_stride]`: transformed positions in ascending order of position, then -1.
+    /// Transformed positions `[rows, out_stride]` in ascending order of position, then -1.
     Positions(Transform),
 }
 
-/// Transforms of positions; the fourth word of a row is the base.
+/// Transforms of positions. The fourth word of a row is the base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transform {
     /// Positions without a transform.
@@ -97,19 +98,19 @@ pub(crate) const TRANSFORM: OneOf<Transform> = OneOf::new(
 /// Whether results are lists; else positions.
 pub(crate) const LISTS: OneOf<bool> = OneOf::new("out", &[(false, "out_positions"), (true, "out_list")]);
 
-/// Lanes of a workgroup with subgroups, twice the WebGPU limit. On an H200, 64 rows of 131,072 scores take 54 us in place of
-/// 63; 1,024 lanes 61.
+/// Number of lanes of a workgroup with subgroups, twice the WebGPU limit. On an H200, 64 rows of 131,072 scores take
+/// 54 us in place of 63; 1,024 lanes 61.
 pub const LANES: u32 = 512;
 
 /// Maximum number of scores of a row: the kernel's one workgroup goes through them some four times, and a software
 /// driver ends a lane when its loops have run 65,535 rounds. Library only: rows of the engine are as long as a context.
 pub const MAX_SCORES: u32 = 1 << 20;
 
-/// Lanes of a workgroup on a software driver, where every subgroup adds up the sums of all others, and each barrier switches
-/// between them: ten rows of 200 scores take 7 ms on lavapipe with [`LANES`].
+/// Number of lanes of a workgroup on a software driver, where every subgroup adds up the sums of all others, and each
+/// barrier switches between them: ten rows of 200 scores take 7 ms on lavapipe with [`LANES`].
 const SOFTWARE_LANES: u32 = 64;
 
-/// Fills the slots that output and scan take.
+/// Fills the slots for output and scan.
 pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Variant {
     let variant = with_modules(variant, output, level);
     match level {
@@ -127,22 +128,22 @@ fn with_modules(variant: Variant, output: Output, level: Level) -> Variant {
     variant.by_level(slot::SCAN, level)
 }
 
-/// The kernel for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
+/// Returns the variant for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
 /// [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device runs.
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     specialised(Variant::new(&KERNEL), output, level)
 }
 
-/// The kernel at [`Level::Subgroup`] in small workgroups, for software drivers and rows of at most 2^18 scores: its
-/// lanes go further, and end as [`MAX_SCORES`] says.
+/// Returns the variant at [`Level::Subgroup`] in small workgroups, for software drivers and rows of at most 2^18 scores: its
+/// lanes scan more scores each, and their loops end as [`MAX_SCORES`] says.
 #[must_use]
 pub fn software(output: Output) -> Variant {
     with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES).for_software()
 }
 
 impl DeviceProfile {
-    /// The level at which `top_k` and `top_k_long` run: that of the device, if workgroups may have [`LANES`].
+    /// Returns the level at which `top_k` and `top_k_long` run: the device's, if workgroups may have [`LANES`] lanes.
     #[must_use]
     pub fn top_k_level(&self) -> Level {
         if self.workgroup_lanes < LANES { Level::Baseline } else { self.level }
@@ -159,7 +160,7 @@ pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
     profile.level(profile.top_k_level()).best(|level| variant(output, level))
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &TopKParams) -> [u32; 3] {
     super::flat_grid(params.rows)

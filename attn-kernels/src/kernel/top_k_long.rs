@@ -1,4 +1,4 @@
-//! The k largest scores of long rows, after `top_k_peaks`.
+//! Selects the k largest scores of long rows, after `top_k_peaks`.
 
 use super::top_k::{self, Output, TopKParams};
 use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
@@ -18,17 +18,17 @@ kernel! {
 params! {
     /// Uniform parameters: those of [`TopKParams`], and the sizes of the scratch buffers.
     pub struct TopKLongParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// u32 from one list or row of the output to the next.
+        /// Number of u32 from one list or row of the output to the next.
         pub out_stride: u32,
-        /// Equal lists a row.
+        /// Number of equal lists per row.
         pub copies: u32,
-        /// Tokens of a page.
+        /// Number of tokens of a page.
         pub page_size: u32,
-        /// Groups of the longest row, as `top_k_peaks` ran.
+        /// Number of groups of the longest row, as `top_k_peaks` ran.
         pub max_groups: u32,
-        /// Groups that a row may choose.
+        /// Maximum number of groups that a row may choose.
         pub max_chosen: u32,
     }
 }
@@ -40,7 +40,7 @@ bindings! {
         read scores: f32,
         /// Rows, `[n]`.
         read rows: TopRow,
-        /// Page table of the paged transform; read by no other.
+        /// Page table, which only the paged transform reads.
         read table: PhysicalBlock,
         /// Peaks of groups, `[n, max_groups]`, as `top_k_peaks` wrote them.
         read peaks: u32,
@@ -48,7 +48,7 @@ bindings! {
         write chosen: u32,
         /// Scratch `[n, 16 * max_chosen]`: positions, ascending.
         write kept: u32,
-        /// Lists or positions, as of `top_k`.
+        /// Lists or positions, as in `top_k`.
         write out: u32,
     }
 }
@@ -63,20 +63,20 @@ impl TopKLongParams {
         Self { rows, out_stride, copies, page_size, max_groups, max_chosen }
     }
 
-    /// Parameters of `top_k_peaks`, which runs before.
+    /// Parameters of `top_k_peaks`, which runs before this kernel.
     #[must_use]
     pub fn peaks(&self) -> TopKPeaksParams {
         TopKPeaksParams { rows: self.rows, max_groups: self.max_groups }
     }
 
-    /// u32 of the scratch: peaks, chosen, kept.
+    /// Number of u32 of each scratch buffer: peaks, chosen, kept.
     #[must_use]
     pub fn scratch_lens(&self) -> [usize; 3] {
         [self.max_groups, self.max_chosen, self.max_chosen * GROUP].map(|n| self.rows as usize * n as usize)
     }
 }
 
-/// The kernel for one kind of output; subgroups shorten its prefix sums.
+/// Returns the variant for one kind of output; subgroups shorten its prefix sums.
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     top_k::specialised(Variant::new(&KERNEL), output, level)
@@ -88,7 +88,7 @@ pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
     profile.level(profile.top_k_level()).best(|level| variant(output, level))
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &TopKLongParams) -> [u32; 3] {
     super::flat_grid(params.rows)

@@ -19,9 +19,9 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct TopKPeaksParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Groups of the longest row: see [`max_groups`].
+        /// Number of groups of the longest row: see [`max_groups`].
         pub max_groups: u32,
     }
 }
@@ -39,28 +39,28 @@ bindings! {
     }
 }
 
-/// Scores from which a row is better shared out.
+/// Minimum number of scores of a row that several workgroups share.
 pub const LONG: u32 = 16_384;
 
-/// Scores of a group.
+/// Number of scores of a group.
 pub const GROUP: u32 = 16;
 
-/// Groups of a workgroup.
+/// Number of groups of a workgroup.
 const GROUPS: u32 = 128;
 
-/// Groups of a row of at most `max_scores`, wherever it begins, in whole quads.
+/// Maximum number of groups of a row of `max_scores` scores, wherever it begins, rounded up to a multiple of four.
 #[must_use]
 pub fn max_groups(max_scores: u32) -> u32 {
     (max_scores.div_ceil(GROUP) + 1).next_multiple_of(4)
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
 }
 
-/// Workgroups for `rows` rows.
+/// Returns the number of workgroups for `rows` rows.
 #[must_use]
 pub fn grid(params: &TopKPeaksParams) -> [u32; 3] {
     let [y, z, _] = super::flat_grid(params.rows);

@@ -21,11 +21,11 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct TopKTransformParams {
-        /// Rows.
+        /// Number of rows.
         pub rows: u32,
-        /// Positions a row.
+        /// Number of positions a row.
         pub out_stride: u32,
-        /// Tokens of a page; 1 makes the table one of slots.
+        /// Number of tokens of a page; 1 makes the table one of slots.
         pub page_size: u32,
     }
 }
@@ -35,20 +35,20 @@ bindings! {
     pub struct TopKTransformBuffers(TopKTransformParams) {
         /// Rows, `[n]`; the transform uses their base.
         read rows: TopRow,
-        /// Page table of the paged transform; read by no other.
+        /// Page table, which only the paged transform reads.
         read table: PhysicalBlock,
         /// Positions, `[n, out_stride]`.
         write out: u32,
     }
 }
 
-/// The kernel for one transform.
+/// Returns the variant for one transform.
 #[must_use]
 pub fn variant(transform: Transform) -> Variant {
     Variant::new(&KERNEL).set(TRANSFORM, transform)
 }
 
-/// Workgroups for `rows` rows of `out_stride` positions.
+/// Returns the number of workgroups for `rows` rows of `out_stride` positions.
 #[must_use]
 pub fn grid(params: &TopKTransformParams) -> [u32; 3] {
     super::flat_grid((params.rows * params.out_stride).div_ceil(256))

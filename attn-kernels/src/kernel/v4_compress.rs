@@ -23,11 +23,11 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct V4CompressParams {
-        /// Tokens from one entry to the next; 4 or 128 as published.
+        /// Number of tokens from one entry to the next; 4 or 128 as published.
         pub ratio: u32,
-        /// Tokens of a block of the state cache.
+        /// Number of tokens of a block of the state cache.
         pub state_block: u32,
-        /// f32 from one block of the state cache to the next.
+        /// Number of f32 from one block of the state cache to the next.
         pub page: u32,
         /// Epsilon of the RMS norm.
         pub eps: f32,
@@ -49,7 +49,7 @@ bindings! {
         read entries: NewEntry,
         /// Block tables of the cache of states.
         read tables: PhysicalBlock,
-        /// Angles at the position of each entry, `[n, rope / 2]`.
+        /// Cosines and sines for rotation at the position of each entry, `[n, rope / 2]`.
         read angles: Angle,
         /// Entries, `[slots, dim]`.
         write out: f32,
@@ -59,11 +59,11 @@ bindings! {
 /// Shape of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EntryShape {
-    /// Channels.
+    /// Number of channels.
     pub dim: u32,
-    /// Channels that are rotated, the last ones.
+    /// Number of channels that are rotated: the last ones.
     pub rope: u32,
-    /// Windows of `ratio` tokens that an entry is made of: 1, or 2 if entries overlap.
+    /// Number of windows of `ratio` tokens that an entry is made of: 1, or 2 if entries overlap.
     pub windows: u32,
 }
 
@@ -72,7 +72,7 @@ pub(crate) const DIM: Number = Number("DIM");
 /// Windows of an entry.
 pub(crate) const COFF: Number = Number("COFF");
 
-/// The kernel for one shape of entries.
+/// Returns the variant for one shape of entries.
 ///
 /// # Panics
 /// When `dim` is odd or over 2048, `rope` is odd or over `dim`, or there are neither one nor two windows.
@@ -85,7 +85,7 @@ pub fn variant(shape: &EntryShape) -> Variant {
     Variant::new(&KERNEL).set(DIM, dim).set(COFF, windows).set(slot::ROPE, rope)
 }
 
-/// Workgroups for `entries` entries.
+/// Returns the number of workgroups for `entries` entries.
 #[must_use]
 pub fn grid(entries: u32) -> [u32; 3] {
     [entries, 1, 1]

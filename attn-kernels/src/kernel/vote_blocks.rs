@@ -1,4 +1,4 @@
-//! One list of blocks out of many, by vote: the last step of XAttention-BSA.
+//! Combines many lists of blocks into one by vote: the last step of XAttention-BSA.
 
 use crate::declare::one;
 use crate::{Level, Variant, slot};
@@ -16,21 +16,21 @@ params! {
     /// Uniform parameters.
     #[derive(PartialEq, Eq)]
     pub struct VoteBlocksParams {
-        /// Lists that vote.
+        /// Number of lists that vote.
         pub voters: u32,
-        /// u32 from one input list to the next.
+        /// Number of u32 from one input list to the next.
         pub in_stride: u32,
-        /// Lists that must name a block.
+        /// Number of lists that must contain a block for it to be kept.
         pub votes: u32,
-        /// Blocks of the history; the first and the last are always kept.
+        /// Number of blocks of the history. The first and the last are always kept.
         pub blocks: u32,
-        /// Blocks from the history's end to here, the chunk's own, are kept too.
+        /// End of the chunk's own blocks, which follow the history and are kept too.
         pub end: u32,
-        /// Equal lists written, one for each KV head.
+        /// Number of equal lists that are written, one for each KV head.
         pub copies: u32,
-        /// u32 from one list written to the next.
+        /// Number of u32 from one list written to the next.
         pub out_stride: u32,
-        /// The first list written.
+        /// Index of the first list that is written.
         pub first_list: u32,
     }
 }
@@ -46,13 +46,13 @@ bindings! {
     }
 }
 
-/// The kernel.
+/// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).set(slot::SCAN, Level::Baseline)
 }
 
-/// One workgroup.
+/// Returns the number of workgroups: one.
 #[must_use]
 pub const fn grid() -> [u32; 3] {
     [1, 1, 1]

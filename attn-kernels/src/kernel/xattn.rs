@@ -1,5 +1,5 @@
-//! XAttention of one chunk of one sequence as dispatches: `stride_queries`, `strided_qk`, `softmax_block_sum`, `find_blocks`, for
-//! some query blocks at a time, so that scratch stays bounded whatever the length.
+//! Dispatches of XAttention for one chunk of one sequence: `stride_queries`, `strided_qk`, `softmax_block_sum`,
+//! `find_blocks`, for some query blocks at a time, so that scratch memory stays bounded for any length.
 
 use super::error::Launch;
 use super::find_blocks::{self, FindBlocksParams, Vote};
@@ -15,50 +15,50 @@ use std::ops::Range;
 /// inside a block is scored as if zero queries filled the block up to it; they contribute no mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: u32,
-    /// f32 from one query row to the next, a multiple of 4.
+    /// Number of f32 from one query row to the next, a multiple of 4.
     pub q_stride: u32,
     /// Row of q of the first query.
     pub q_first: u32,
-    /// Queries.
+    /// Number of queries.
     pub q_len: u32,
-    /// Keys; causal queries are the last of them, others come after all of them.
+    /// Number of keys. Causal queries are the last of them; other queries come after all of them.
     pub kv_len: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
-    /// Whether queries see only earlier keys.
+    /// Whether queries attend only to earlier keys.
     pub causal: bool,
-    /// Tokens between antidiagonals.
+    /// Number of tokens between antidiagonals.
     pub stride: u32,
-    /// Tokens of a block, a multiple of the page size.
+    /// Number of tokens of a block, a multiple of the page size.
     pub block: u32,
-    /// Divisor of the scale, 1 as published.
+    /// Divisor of the softmax scale, 1 as published.
     pub norm: f32,
     /// Rule by which query heads agree.
     pub vote: Vote,
 }
 
 impl Estimate {
-    /// Key block of the first query block; 0 if nothing is masked.
+    /// Index of the key block that contains the first query block; 0 if nothing is masked.
     #[must_use]
     pub fn first_block(&self) -> u32 {
         self.start() / self.block
     }
 
-    /// Query blocks, the last one perhaps partial.
+    /// Number of query blocks, the last one perhaps partial.
     #[must_use]
     pub fn query_blocks(&self) -> u32 {
         (self.front() + self.q_len).div_ceil(self.block)
     }
 
-    /// Key blocks, the last one perhaps partial.
+    /// Number of key blocks, the last one perhaps partial.
     #[must_use]
     pub fn key_blocks(&self) -> u32 {
         self.kv_len.div_ceil(self.block)
     }
 
-    /// Strides of a block.
+    /// Number of strides of a block.
     fn rows(&self) -> u32 {
         self.block / self.stride
     }
@@ -71,7 +71,7 @@ impl Estimate {
         self.start() % self.block
     }
 
-    /// Elements of a row of parts.
+    /// Number of elements of a row of parts.
     fn part_stride(&self) -> u32 {
         self.key_blocks() * (self.rows() / strided_qk::part(self.rows()))
     }
@@ -83,8 +83,8 @@ impl Estimate {
         [rows * (self.rows() * self.part_stride()) as usize, rows * self.key_blocks() as usize]
     }
 
-    /// The query blocks of each round of dispatches, as many as have at most `queries` queries and keep `parts` within `most`
-    /// f32, and at least one.
+    /// Returns the range of query blocks of each round of dispatches: as many as have at most `queries` queries and
+    /// keep `parts` within `most` f32, and at least one.
     pub fn rounds(&self, most: usize, queries: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = (most / self.scratch_lens(1)[0].max(1)).min(queries / self.block as usize);
@@ -92,7 +92,7 @@ impl Estimate {
         (0..blocks).step_by(step as usize).map(move |first| first..(first + step).min(blocks))
     }
 
-    /// Rows of strides of these query blocks, of all query heads.
+    /// Number of rows of strides of these query blocks, of all query heads.
     #[must_use]
     pub fn stride_rows(&self, query_blocks: u32) -> usize {
         self.num_heads as usize * (query_blocks * self.rows()) as usize

@@ -14,7 +14,7 @@ use crate::split::{SplitCache, SplitPlan, SplitPlanner};
 pub struct Attend<'a> {
     /// Shape of the cache.
     pub shape: KvShape,
-    /// Query heads, a multiple of the KV heads.
+    /// Number of query heads, a multiple of the KV heads.
     pub num_heads: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
@@ -41,11 +41,11 @@ pub struct AttendRow {
     pub table: u32,
 }
 
-/// Why attention was not recorded.
+/// Reason why attention was not recorded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttendError {
-    /// A row, table or buffer that does not fit the cache.
+    /// A row, table or buffer does not fit the cache.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The device has no memory for the scratch, or does not run the kernel.

@@ -1,4 +1,4 @@
-//! Records the attention of rows after long prefixes: chunk by chunk, with an LSE merge after each.
+//! Records the attention of rows with long prefixes, chunk by chunk, with a merge of log-sum-exps after each.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams
 use crate::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsParams};
 use crate::rows::{KvWord, PhysicalBlock};
 
-/// A [`ChunkedPrefix`] on the device: uploaded once a step, used by every layer.
+/// A [`ChunkedPrefix`] on the device, uploaded once per step and used by every layer.
 #[derive(Debug)]
 pub struct PrefixPass {
     merge: Arc<Pipeline>,
@@ -21,7 +21,7 @@ pub struct PrefixPass {
     /// them as they are, to the bit.
     chunks: Vec<(Buf<Tile>, u32, Buf<f32>)>,
     rest: (Buf<Tile>, u32),
-    /// Positions of the rest.
+    /// Maximum number of positions of the rest.
     longest: u32,
     /// Output of one chunk.
     out: Buf<f32>,
@@ -42,7 +42,7 @@ pub struct PrefixBuffers<'a> {
     pub tables: &'a Buf<PhysicalBlock>,
     /// Output, `[rows, num_heads, head_dim]`.
     pub out: &'a Buf<f32>,
-    /// `[rows, num_heads]`
+    /// Log-sum-exps of the output, `[rows, num_heads]`.
     pub lse: &'a Buf<f32>,
 }
 
@@ -135,7 +135,7 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The rows of `tiles` over the first `keys` keys of their tables.
+    /// Records the attention of the rows of `tiles` to the first `keys` keys of their tables.
     fn attend(
         &self,
         pass: &mut Pass,

@@ -7,8 +7,8 @@ use crate::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use crate::kernel::top_k_long::{self, TopKLongBuffers, TopKLongParams};
 use crate::kernel::top_k_peaks::{self, LONG, TopKPeaksBuffers};
 
-/// `top_k` for rows below [`LONG`] scores; for longer rows, `top_k_peaks` and `top_k_long` with their scratch. The results
-/// are equal.
+/// Kernels that select the k largest scores: `top_k` for rows of fewer than [`LONG`] scores; for longer rows,
+/// `top_k_peaks` and `top_k_long` with their scratch. The results are equal.
 #[derive(Debug)]
 pub struct TopK {
     output: Output,
@@ -28,7 +28,7 @@ struct Long {
 /// Maximum sizes of the rows of a dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopKLimits {
-    /// Scores of the longest row.
+    /// Number of scores of the longest row.
     pub max_scores: u32,
     /// Maximum number of scores that a row keeps.
     pub max_k: u32,
@@ -39,7 +39,7 @@ impl TopKLimits {
         self.max_scores >= LONG && self.max_k < self.max_scores
     }
 
-    /// u32 of scratch that a row takes.
+    /// Number of u32 of scratch that a row needs.
     #[must_use]
     pub fn scratch(self) -> usize {
         if self.is_long() { self.params(1).scratch_lens().iter().sum() } else { 0 }
@@ -61,7 +61,7 @@ impl TopK {
         Ok(Self { output, short, long: None })
     }
 
-    /// Makes room for dispatches of this many rows.
+    /// Allocates scratch for dispatches of this many rows.
     ///
     /// # Errors
     /// What the device says of kernels and buffers.
@@ -86,7 +86,7 @@ impl TopK {
         Ok(())
     }
 
-    /// Records the choice from rows within `limits`; scores come in whole vec4.
+    /// Records the selection from rows within `limits`. Scores are in whole vec4.
     ///
     /// # Panics
     /// Without [room](Self::reserve) for them.

@@ -2,7 +2,7 @@
 
 use crate::source::SlotContent;
 
-/// Lanes of a unit, by which kernels with matrices divide their work.
+/// Number of lanes of a unit, by which kernels with cooperative matrices divide their work.
 pub(crate) const UNIT: u32 = 32;
 
 /// Cooperative matrices of f16 with sums in f32, as a device multiplies them.
@@ -26,7 +26,7 @@ impl Matrices {
         }
     }
 
-    /// Rows, columns and products of a matrix.
+    /// Number of rows, columns and products of a matrix.
     #[must_use]
     pub const fn size(self) -> u32 {
         self.size
@@ -38,7 +38,7 @@ impl Matrices {
         self.lanes
     }
 
-    /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units, which 32 lanes own.
+    /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units of 32 lanes.
     pub(crate) fn choices(self) -> [(&'static str, SlotContent); 8] {
         let share = (UNIT / self.lanes).max(1);
         let across = share.min(2);

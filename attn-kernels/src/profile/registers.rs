@@ -1,6 +1,6 @@
-//! Registers that lanes have, by which kernels divide their work.
+//! Numbers of registers of lanes, by which kernels divide their work.
 
-/// Registers of 32 bits that a lane has before its values go to memory.
+/// Class of the number of 32-bit registers that a lane has before its values spill to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Registers {
     /// 128 or fewer: devices of Apple, Qualcomm, Arm and Intel, and unknown devices.
@@ -9,7 +9,7 @@ pub enum Registers {
     Many,
 }
 
-/// Vendors whose lanes have many, by their PCI ids: NVIDIA and AMD.
+/// Vendors whose lanes have many registers, by their PCI ids: NVIDIA and AMD.
 const MANY: [u32; 2] = [0x10de, 0x1002];
 
 impl Registers {

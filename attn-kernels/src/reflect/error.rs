@@ -1,20 +1,20 @@
-//! Why a variant cannot be read.
+//! Errors of reading a variant.
 
-/// Why a variant cannot be read.
+/// Reason why a variant cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReflectError {
-    /// A variant that does not compose.
+    /// The text of the variant could not be composed.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),
-    /// naga does not take it.
+    /// naga refuses the text.
     #[error("kernel {kernel}: {stage}: {message}")]
     Naga {
         /// The kernel.
         kernel: &'static str,
         /// Stage of naga that failed.
         stage: &'static str,
-        /// naga's words.
+        /// Message of naga.
         message: String,
     },
 }

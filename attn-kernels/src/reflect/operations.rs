@@ -4,25 +4,26 @@ use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement};
 use serde::Serialize;
 
-/// Operations in the text of a variant, each counted once: one in a loop, or in a function that is called twice, too.
+/// Numbers of operations in the text of a variant, each counted once, even in a loop or in a function that is called
+/// twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Operations {
-    /// Loads from storage buffers.
+    /// Number of loads from storage buffers.
     pub loads: u32,
-    /// Stores to storage buffers.
+    /// Number of stores to storage buffers.
     pub stores: u32,
-    /// Loads from workgroup memory.
+    /// Number of loads from workgroup memory.
     pub workgroup_loads: u32,
-    /// Stores to workgroup memory.
+    /// Number of stores to workgroup memory.
     pub workgroup_stores: u32,
-    /// Atomic operations, in either memory.
+    /// Number of atomic operations on storage buffers or workgroup memory.
     pub atomics: u32,
-    /// Barriers of control or memory; a uniform load from workgroup memory has two.
+    /// Number of barriers of control or memory; a uniform load from workgroup memory has two.
     pub barriers: u32,
-    /// Votes, shuffles and reductions of subgroups.
+    /// Number of votes, shuffles and reductions of subgroups.
     pub subgroup: u32,
-    /// Loads, stores and products of cooperative matrices.
+    /// Number of loads, stores and products of cooperative matrices.
     pub matrix: u32,
 }
 

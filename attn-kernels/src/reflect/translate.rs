@@ -1,4 +1,4 @@
-//! A variant as drivers of other systems see it, with the checks that wgpu adds by default.
+//! Translations of a variant for drivers of other systems, with the checks that wgpu adds by default.
 
 use super::{Operations, Parsed, ReflectError, workgroup_bytes};
 use crate::profile::Matrices;
@@ -21,7 +21,7 @@ pub struct Translation {
     pub operations: Operations,
 }
 
-/// Translates a variant, its `override` constants in place.
+/// Translates a variant, with its `override` constants set.
 ///
 /// # Errors
 /// A variant that does not compose, parse or validate, or that a language has no words for.
@@ -46,7 +46,7 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv, operations })
 }
 
-/// Way in which SPIR-V takes bytes out of words and puts them in: wgpu requires the type if the device has it.
+/// Way in which SPIR-V extracts bytes from words and inserts them: wgpu requires the 8-bit type if the device has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Bytes {
     /// Through the type of 8 bits.
@@ -79,7 +79,7 @@ const WITHOUT_BYTES: [spv::Capability; 17] = {
     ]
 };
 
-/// One variant as the engine gives it to drivers: without run-time checks.
+/// Translations of one variant without run-time checks, as the engine gives it to drivers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Trusted {
@@ -87,15 +87,16 @@ pub struct Trusted {
     pub hlsl: Option<(String, String)>,
     /// SPIR-V 1.6, in words.
     pub spirv: Vec<u32>,
-    /// Whether it needs the type f16 in shaders.
+    /// Whether the variant needs the type f16 in shaders.
     pub f16: bool,
     /// Bytes of workgroup memory.
     pub workgroup_bytes: u32,
-    /// Invocations of a workgroup.
+    /// Number of invocations of a workgroup.
     pub workgroup_lanes: u32,
 }
 
-/// Translates a variant without run-time checks, its `override` constants in place, for a device's `matrices` and `bytes`.
+/// Translates a variant without run-time checks, with its `override` constants set, for a device's `matrices` and
+/// `bytes`.
 ///
 /// # Errors
 /// As [`translate`].
@@ -148,7 +149,7 @@ fn hlsl_options() -> hlsl::Options {
     hlsl::Options { zero_initialize_workgroup_memory: false, ..hlsl::Options::default() }
 }
 
-/// Entry point, which may have another name there than in WGSL, and text.
+/// Returns the entry point, which may have another name in HLSL than in WGSL, and the text.
 fn hlsl(
     parsed: &Parsed<'_>,
     module: &Module,

@@ -5,7 +5,7 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::apply_sinks::{self, ApplySinksParams};
 use crate::{Variant, slot};
 
-/// Shares are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
+/// Tolerance of shares, which are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 const SHARE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -9,10 +9,10 @@ use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
 use crate::kernel::{KvDtype, KvShape, VALUES};
 use crate::rows::BlockTokens;
 
-/// A sum of a page's keys, divided.
+/// Tolerance of the mean of a block's keys.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
-/// The pages of sequences of these lengths: (physical block, tokens).
+/// Returns the blocks of sequences of these lengths: (physical block, tokens).
 pub(crate) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
     let size = layer.shape.block_size;
     let of = |(first, len): (&u32, &u32)| {

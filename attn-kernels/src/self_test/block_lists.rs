@@ -7,19 +7,19 @@ use rand::{RngExt, SeedableRng};
 use super::count;
 use crate::cpu::attention::Selected;
 
-/// Lists of `[count, blocks ascending..]`; entries after a list are out of every range.
+/// Lists of `[count, blocks ascending..]`. The entries after a list's end are out of every range.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    /// Tokens a block.
+    /// Number of tokens a block.
     pub block: u32,
-    /// Entries from one list to the next.
+    /// Number of entries from one list to the next.
     pub stride: u32,
     /// The lists.
     pub lists: Vec<u32>,
 }
 
 impl Lists {
-    /// A list for each length in tokens: of blocks that start before it, each kept with `chance`.
+    /// Makes a list for each length in tokens, of blocks that start before it, each kept with probability `chance`.
     #[must_use]
     pub fn random(lens: impl Iterator<Item = u32>, block: u32, chance: f64, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -27,7 +27,8 @@ impl Lists {
         Self::new(lens.map(kept).collect(), block)
     }
 
-    /// A list for each length in tokens, none of which is 0: of a share of its blocks at random, the last one among them.
+    /// Makes a list for each length in tokens, none of which is 0: a random fraction of its blocks, always with the
+    /// last one.
     #[must_use]
     pub fn share(lens: impl Iterator<Item = u32>, block: u32, density: f64) -> Self {
         let mut rng = StdRng::seed_from_u64(3);
@@ -43,7 +44,7 @@ impl Lists {
         Self::new(lens.map(kept).collect(), block)
     }
 
-    /// Blocks of `block` tokens that make up a share of those of `len` tokens, at least one.
+    /// Number of blocks of `block` tokens that make up a fraction of the blocks of `len` tokens, at least one.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
     pub fn budget(len: u32, block: u32, density: f64) -> u32 {
@@ -62,7 +63,7 @@ impl Lists {
         Self { block, stride, lists: lists.into_iter().flat_map(padded).collect() }
     }
 
-    /// Tokens in the blocks of all lists, one of each of these lengths.
+    /// Number of tokens in the blocks of all lists, one list for each of these lengths.
     #[must_use]
     pub fn tokens(&self, lens: impl Iterator<Item = u32>) -> f64 {
         let of = |(list, len): (&[u32], u32)| -> f64 {
@@ -72,7 +73,7 @@ impl Lists {
         self.lists.chunks_exact(self.stride as usize).zip(lens).map(of).sum()
     }
 
-    /// The lists as references read them.
+    /// Returns the lists in the form that references read.
     #[must_use]
     pub fn selected(&self) -> Selected<'_> {
         Selected { lists: &self.lists, stride: self.stride as usize, block: self.block as usize }

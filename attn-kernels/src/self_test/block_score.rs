@@ -11,7 +11,7 @@ use crate::{Variant, slot};
 
 /// Tolerance of scores of some hundred terms of size 4, in f32.
 const SCORES: Tolerance = Tolerance { abs: 2e-4, rel: 1e-5 };
-/// Tolerance of scores, and what bounds add for rounding.
+/// Tolerance of scores, plus the amount by which bounds exceed them for rounding.
 const BOUNDS: Tolerance = Tolerance { abs: 1e-3, rel: 1e-5 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -30,7 +30,7 @@ pub(crate) fn cache_of(variant: &Variant) -> KvDtype {
     if overflows { KvDtype::Int8 } else { filled(variant, block_digest::READ) }
 }
 
-/// The digest that a variant scores by; `block_score_subgroup` has no choice.
+/// The kind of digest that a variant scores by; `block_score_subgroup` has no choice.
 fn digest_of(variant: &Variant) -> Digest {
     variant.get(block_score::SCORING).unwrap_or(Digest::MinMax)
 }

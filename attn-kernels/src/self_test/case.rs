@@ -20,48 +20,48 @@ pub struct Case {
     pub what: &'static str,
     /// The kernel.
     pub variant: Variant,
-    /// Dispatches in order: the parameter block, and the grid.
+    /// Parameter block and grid of each dispatch, in order.
     pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
-    /// Bindings 1, 2, ... as they are before; empty if they are random.
+    /// Contents of bindings 1, 2, ... before the dispatches; empty for random contents.
     pub buffers: Vec<Vec<u32>>,
     /// Random contents of bindings (counted from 0 in `buffers`), of cases that are only timed.
     pub random: Vec<(usize, Random)>,
     /// Expected contents of bindings (counted from 0 in `buffers`).
     pub wants: Vec<(usize, Values)>,
-    /// Lanes that every subgroup must have.
+    /// Number of lanes that every subgroup must have.
     pub subgroups: RangeInclusive<u32>,
-    /// Bytes that the kernel must read and write, each once; 0 if the case does not say.
+    /// Number of bytes that the kernel must read and write, each counted once; 0 if the case does not state it.
     pub bytes: f64,
-    /// Operations that the kernel must do: a multiply-add is two.
+    /// Number of operations that the kernel must do; a multiply-add counts as two.
     pub operations: f64,
 }
 
-/// Random numbers, which the program that runs a case makes.
+/// Random numbers that the program which runs a case generates.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
     /// Type of the numbers; codes of 8 bits are any bytes.
     pub dtype: KvDtype,
-    /// Words of 32 bits that they take.
+    /// Number of words of 32 bits that the numbers take.
     pub words: usize,
 }
 
-/// Contents of a buffer, and how close a kernel must come.
+/// Expected contents of a buffer, with the allowed difference.
 #[derive(Clone, Debug)]
 pub enum Values {
-    /// Words, which must be equal.
+    /// Words that must be equal.
     Words(Vec<u32>),
     /// Floats in this layout.
     Floats(FloatLayout, Tolerance, Vec<f32>),
-    /// f32 where these are finite; elsewhere any value is allowed.
+    /// f32 values: elements that are finite here are compared, and others may have any value.
     Finite(Tolerance, Vec<f32>),
-    /// Logarithms of sums of exponentials, which are kept as pairs of f32: any number, and the sum in proportion to its
-    /// exponential.
+    /// Logarithms of sums of exponentials, which are stored as pairs of f32: any number, and the sum in proportion to
+    /// its exponential.
     LogSums(Tolerance, Vec<f32>),
     /// Any indices that later kernels may use.
     Indices(Indices),
 }
 
-/// Why a case failed.
+/// Reason why a case failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -73,7 +73,7 @@ pub enum Fault {
     Floats {
         /// The case.
         what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
+        /// Number of the binding, counted from 1 as in the kernel.
         binding: usize,
         /// The worst element.
         mismatch: Mismatch,
@@ -83,23 +83,23 @@ pub enum Fault {
     Words {
         /// The case.
         what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
+        /// Number of the binding, counted from 1 as in the kernel.
         binding: usize,
         /// The first word that differs.
         index: usize,
-        /// Words compared.
+        /// Number of words that were compared.
         len: usize,
         /// The kernel's word.
         got: u32,
         /// The reference's word.
         want: u32,
     },
-    /// A later kernel would read or write outside its buffers.
+    /// The result has indices with which a later kernel would read or write outside its buffers.
     #[error("{what}, binding {binding}: {message}")]
     Indices {
         /// The case.
         what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
+        /// Number of the binding, counted from 1 as in the kernel.
         binding: usize,
         /// The first index that breaks a rule, and the rule.
         message: String,
@@ -109,17 +109,17 @@ pub enum Fault {
     Guard {
         /// The case.
         what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
+        /// Number of the binding, counted from 1 as in the kernel.
         binding: usize,
-        /// The word, counted from the first of the buffer.
+        /// Index of the word, counted from the first of the buffer.
         index: isize,
-        /// Words of the buffer.
+        /// Number of words of the buffer.
         len: usize,
     },
 }
 
 impl Case {
-    /// A case of one dispatch.
+    /// Creates a case of one dispatch.
     pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P, grid: [u32; 3]) -> Self {
         Self {
             what,
@@ -142,7 +142,8 @@ impl Case {
         self
     }
 
-    /// Sets the bytes that the kernel must read and write, each once, and its operations: a multiply-add is two.
+    /// Sets the number of bytes that the kernel must read and write, each counted once, and the number of its
+    /// operations; a multiply-add counts as two.
     #[must_use]
     pub const fn costs(mut self, bytes: f64, operations: f64) -> Self {
         (self.bytes, self.operations) = (bytes, operations);
@@ -181,7 +182,7 @@ impl Case {
         self
     }
 
-    /// Adds the binding of these data, if there are any.
+    /// Adds a binding with these data, if they are `Some`.
     #[must_use]
     pub(crate) fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
         match data {
@@ -202,7 +203,7 @@ impl Case {
         self.cache(KvDtype::F32, before, tolerance, want)
     }
 
-    /// Adds the next binding, all NaN. Where `want` is finite, the kernel must write it.
+    /// Adds the next binding, all NaN. The kernel must write the elements of `want` that are finite.
     #[must_use]
     pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
         self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
@@ -266,7 +267,7 @@ impl Case {
         case
     }
 
-    /// Adds the next binding, to which the kernel must write such indices.
+    /// Adds the next binding, to which the kernel must write indices that conform to `want`.
     #[must_use]
     pub fn indices<T: Pod>(self, before: &[T], indices: Indices) -> Self {
         let mut case = self.binding(before);
@@ -274,7 +275,7 @@ impl Case {
         case
     }
 
-    /// Runs it between words that no kernel may write, and compares.
+    /// Runs the case between guard words that no kernel may write, and compares the results.
     ///
     /// # Errors
     /// [`Fault`]: it did not run, wrote outside its buffers, or the result is not the reference's.
@@ -287,7 +288,7 @@ impl Case {
         self.wants.iter().try_for_each(|(index, want)| want.compare(self.what, index + 1, &after[*index]))
     }
 
-    /// Runs it between words that no kernel may write, and returns the contents of its buffers after that.
+    /// Runs the case between guard words that no kernel may write, and returns the contents of its buffers afterwards.
     ///
     /// # Errors
     /// [`Fault`]: it did not run, or wrote outside its buffers.
@@ -312,7 +313,7 @@ impl Case {
         reads.into_iter().enumerate().map(within).collect()
     }
 
-    /// A buffer between its guards as a kernel reads it.
+    /// Binds a buffer between its guard words.
     fn bound(&self, gpu: &Gpu, buffer: &Buf<u32>, access: Access) -> Result<Bound, GpuError> {
         let words = GUARD..buffer.len() - GUARD;
         Ok(match access {
@@ -335,10 +336,10 @@ impl Case {
     }
 }
 
-/// Words on either side of a buffer: the alignment of bindings, which is 256 bytes at most.
+/// Number of guard words on either side of a buffer: the alignment of bindings, which is 256 bytes at most.
 const GUARD: usize = 64;
 
-/// Contents of guard words: no float, and as an index outside everything.
+/// Contents of guard words: no valid float, and as an index out of every range.
 const UNTOUCHED: u32 = 0xffe1_dead;
 
 fn guarded(words: &[u32]) -> Vec<u32> {

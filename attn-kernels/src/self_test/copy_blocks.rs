@@ -41,7 +41,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Bytes that are read and written for copies of `blocks` blocks.
+/// Number of bytes that are read and written for copies of `blocks` blocks.
 fn copied(shape: &KvShape, blocks: u32) -> f64 {
     2.0 * f64::from(blocks) * shape.block_bytes() as f64
 }

@@ -15,12 +15,12 @@ use crate::kernel::{
 use crate::profile::Registers;
 use crate::{Level, Variant, slot};
 
-/// Sums of keys of size 1 in another order.
+/// Tolerance of sums of keys of size 1 in another order.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
-/// Queries and means are rounded to f16: an error of 2^-11 of a score of some units.
+/// Tolerance with cooperative matrices, which round queries and means to f16: an error of 2^-11 of a score of some units.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
-/// A chunk that starts and ends inside a block.
+/// Makes a chunk that starts and ends inside a block.
 fn chunk(spec: &Spec, num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
     let kv_len = spec.len(3 * block + 5, block, block + 1..=5 * block);
     FlashPrefill {
@@ -37,7 +37,7 @@ fn chunk(spec: &Spec, num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill
     }
 }
 
-/// A cache, a chunk over it, and the tokens of a block.
+/// Returns a cache, a chunk over it, and the number of tokens of a block.
 fn cache(variant: &Variant, spec: &Spec) -> (KvShape, FlashPrefill, usize) {
     let shape = shape(variant, spec.number(3, 1..=4));
     let block = shape.block_size * filled(variant, slot::PAGES);
@@ -153,7 +153,7 @@ pub(crate) fn block_energy(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Energies that are multiples of 1/4 are not near the logarithm of a share of 0.45 of another.
+/// Makes cases whose energies are multiples of 1/4, so that none is near the threshold of 0.45 times another.
 pub(crate) fn keep_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
     let shape = KvShape {

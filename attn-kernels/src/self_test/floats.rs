@@ -1,4 +1,4 @@
-//! Layouts of floats in buffers, as data: comparisons here and in other programs read elements by them.
+//! Layouts of floats in buffers, as data, by which comparisons here and in other programs read the elements.
 
 use half::{bf16, f16};
 use serde::Serialize;
@@ -23,18 +23,18 @@ pub struct FloatLayout {
 /// One float of a record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Element {
-    /// The number.
+    /// Place and format of the number.
     pub number: Stored,
-    /// The factor of the number, if it has one.
+    /// Place and format of the number's scale factor, if it has one.
     pub scale: Option<Stored>,
 }
 
-/// A number in a record.
+/// Format of a number, and its place in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Stored {
-    /// Format of the elements.
+    /// Format of the number.
     pub format: Format,
-    /// First byte of the elements in the record.
+    /// Offset of the number from the start of the record, in bytes.
     pub at: usize,
 }
 
@@ -46,23 +46,23 @@ pub enum Format {
     F32,
     /// IEEE 754 in 16 bits.
     F16,
-    /// Upper half of f32.
+    /// bf16: the upper half of an f32.
     Bf16,
-    /// e4m3 without infinities.
+    /// fp8: e4m3 without infinities.
     Fp8,
     /// Signed byte.
     Int8,
-    /// Power of two, as the exponent of f32.
+    /// Power of two, stored as the exponent of an f32.
     Exponent,
 }
 
 impl FloatLayout {
-    /// Numbers of one format.
+    /// Returns the layout of numbers of one format without scales.
     fn plain(format: Format, bytes: usize) -> Self {
         Self { bytes, elements: vec![Element { number: Stored { format, at: 0 }, scale: None }] }
     }
 
-    /// Elements of a cache's type without scales.
+    /// Returns the layout of elements of a cache's type without scales.
     ///
     /// # Panics
     /// For int8, which has scales.
@@ -76,13 +76,14 @@ impl FloatLayout {
         }
     }
 
-    /// Signed bytes without scales.
+    /// Returns the layout of signed bytes without scales.
     #[must_use]
     pub fn codes() -> Self {
         Self::plain(Format::Int8, 1)
     }
 
-    /// A cache whose elements are at `index`; a record is the part of a KV head in a block.
+    /// Returns the layout of a cache whose elements are at `index`. A record is the part of a block that belongs to
+    /// one KV head.
     #[must_use]
     pub fn cache(shape: &KvShape, index: Index) -> Self {
         if shape.dtype != KvDtype::Int8 {
@@ -101,7 +102,7 @@ impl FloatLayout {
         Self { bytes: codes + 4 * tokens, elements: scales.into_iter().enumerate().map(element).collect() }
     }
 
-    /// Latents; a record is a token.
+    /// Returns the layout of latents. A record is a token.
     #[must_use]
     pub fn latents(shape: &LatentShape) -> Self {
         let (width, latent, plain) = (shape.width() as usize, shape.latent as usize, shape.plain as usize);
@@ -126,7 +127,7 @@ impl FloatLayout {
         Self { bytes: shape.token_bytes(), elements: (0..width).map(element).collect() }
     }
 
-    /// The values in `words`.
+    /// Decodes the values in `words`.
     #[must_use]
     pub fn values(&self, words: &[u32]) -> Vec<f32> {
         let records = bytemuck::cast_slice::<u32, u8>(words).chunks_exact(self.bytes);

@@ -9,7 +9,7 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::gather_cache::{self, GatherCacheParams};
 use crate::kernel::{KvDtype, KvShape};
 
-/// Products with a scale are rounded once, in f32.
+/// Tolerance of products with a scale, which are rounded once, in f32.
 pub(super) const GATHERED: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -56,7 +56,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// All keys of one sequence, in spans of as many keys as a dispatch has workgroups for.
+/// Makes the timed case: all keys of one sequence, in spans of as many keys as a dispatch has workgroups for.
 fn timed(variant: &Variant, shape: &KvShape, size: &Size) -> Case {
     let (context, width) = (size.context, shape.num_kv_heads * shape.head_dim);
     let max_keys = context.min(8192);

@@ -1,4 +1,4 @@
-//! Scores that are no numbers, and lists of anything, for kernels whose results later kernels use as indices.
+//! Scores that are not numbers, and lists with arbitrary entries, for kernels whose results later kernels use as indices.
 //!
 //! Kernels run without bounds checks, so whatever their scores are, the indices that they make must stay inside the buffers
 //! of those that use them. Scores become NaN or infinite where activations or a cache in f16 overflow, or where a file says so.
@@ -10,10 +10,10 @@ pub use indices::{Indices, Order};
 use super::Case;
 use super::case::Values;
 
-/// A score by its index.
+/// Function that makes a score from its index.
 type Score = fn(u32) -> f32;
 
-/// Scores as overflows, damaged caches and hostile files leave them.
+/// Scores such as overflows, damaged caches and hostile files produce.
 pub(super) const SCORES: [(&str, Score); 11] = [
     ("NaN", |_| f32::NAN),
     ("-NaN", |_| f32::from_bits(0xffc0_0000)),
@@ -28,15 +28,15 @@ pub(super) const SCORES: [(&str, Score); 11] = [
     ("any bits", |i| f32::from_bits(mix(i))),
 ];
 
-/// A bijection that spreads bits.
+/// Spreads the bits of a number by a bijection.
 pub(super) const fn mix(i: u32) -> u32 {
     let i = (i ^ (i >> 16)).wrapping_mul(0x7feb_352d);
     let i = (i ^ (i >> 15)).wrapping_mul(0x846c_a68b);
     i ^ (i >> 16)
 }
 
-/// `case` with the floats of bindings `floats` (counted from 0) replaced by each kind of hostile scores, and nothing wanted but
-/// `wants`.
+/// Returns `case` with the floats of bindings `floats` (counted from 0) replaced by each kind of hostile scores, and
+/// compared only with `wants`.
 #[must_use]
 pub fn cases(case: &Case, floats: &[usize], wants: &[(usize, Indices)]) -> Vec<Case> {
     let with = |(what, score): (&'static str, Score)| {

@@ -37,7 +37,7 @@ fn is_published(variant: &Variant) -> bool {
     }
 }
 
-/// A row of each sequence, over all keys.
+/// Makes the timed case: a row of each sequence, over all keys.
 fn timed(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, batch, context, cache, .. } = size;
     let head_dim = filled(variant, slot::HEAD_DIM);
@@ -104,7 +104,8 @@ fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> 
         .output(if coop { COOP } else { LOGITS }, &logits)
 }
 
-/// The keys of a layer as fp8 pages with scales, and their values as the device decodes them, in the layer's layout.
+/// Returns the keys of a layer as fp8 pages with scales, and their values as the device decodes them, in the layer's
+/// layout.
 fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
     let KvShape { head_dim, block_size, .. } = layer.shape;
     let (head_dim, page) = (head_dim as usize, block_size as usize);

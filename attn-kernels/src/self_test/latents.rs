@@ -8,7 +8,7 @@ use crate::cpu::latent_write::{SCALED, part_scale};
 use crate::kernel::KvDtype;
 use crate::kernel::mla_decode::LatentShape;
 
-/// Values `[slots, latent + rope]` as words.
+/// Converts values `[slots, latent + rope]` to the words that the device stores.
 #[must_use]
 pub fn latent_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     if matches!(shape.dtype, KvDtype::F16 | KvDtype::F32) {
@@ -32,7 +32,7 @@ pub fn latent_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// Slots of codes, elements in bf16, and the exponents of scales.
+/// Encodes slots of codes, elements in bf16, and the exponents of scales.
 fn v4_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     let mut bytes = Vec::new();
     for token in latents.chunks_exact(shape.latent as usize) {

@@ -13,7 +13,7 @@ use crate::{Variant, cpu};
 /// Contents of entries that no list covers.
 const UNUSED: u32 = 77_777;
 
-/// Lists of every `step`-th block below `blocks`, another step for each list.
+/// Makes lists of every `step`-th block below `blocks`, with another step for each list.
 fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     let mut words = Vec::new();
     for voter in 0..voters {
@@ -25,7 +25,7 @@ fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     words
 }
 
-/// A list of each row of a case that is timed.
+/// Makes a list for each row of a timed case.
 fn shares(size: &Size) -> Lists {
     let lens = std::iter::repeat_n(size.context, size.rows as usize);
     Lists::share(lens, size.select_block, size.density)

@@ -6,7 +6,7 @@ use crate::kernel::gate_sum::{self, GateSumParams};
 use crate::kernel::lse_merge::{self, LseMergeParams};
 use crate::{Variant, slot};
 
-/// Weights are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
+/// Tolerance of weights, which are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -47,7 +47,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     ]
 }
 
-/// Gates that are open, shut, and in between.
+/// Makes cases with gates that are open, closed, and in between.
 pub(crate) fn gate_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let heads = spec.number(37, 1..=150);
     let dim = filled(variant, slot::HEAD_DIM);

@@ -77,7 +77,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, keeps: &[fn(u32, u32
         .output(SHARES, &shares)
 }
 
-/// Lists of a share of the blocks.
+/// Makes the timed case: lists of a fraction of the blocks.
 fn timed(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, batch, context, select_block, density, .. } = size;
     let (num_kv_heads, blocks) = (size.cache.num_kv_heads, context.div_ceil(select_block));

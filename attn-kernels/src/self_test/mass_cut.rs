@@ -10,7 +10,8 @@ use crate::kernel::block_lse::{self, BlockLseParams};
 use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams, ROUNDS};
 use crate::{Variant, slot};
 
-/// The last blocks alone, and what a cut adds to what was known: with scores that fall by index, blocks 2 to 4.
+/// Makes cases with only the last blocks, and with the blocks that a cut adds to the known ones: with scores that
+/// fall by index, blocks 2 to 4.
 pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         return vec![timed_lse(variant, size)];
@@ -59,7 +60,8 @@ pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case("the last blocks", 1, &last), case("what a cut added", 0, &added)]
 }
 
-/// A dispatch for each round. Which keys are read depends on the bounds: they do not count.
+/// Makes the timed case, with a dispatch for each round. The keys that are read depend on the bounds, so their bytes
+/// are not counted.
 fn timed_lse(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, cache, batch, context, select_block, .. } = size;
     let KvShape { num_kv_heads, head_dim, .. } = cache;
@@ -84,7 +86,7 @@ fn timed_lse(variant: &Variant, size: &Size) -> Case {
         .floats_of(lses)
 }
 
-/// A dispatch for each round. The logits of blocks count where they are written.
+/// Makes the timed case, with a dispatch for each round. The logits of blocks are counted where they are written.
 fn timed_cut(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, cache, batch, context, select_block, .. } = size;
     let (num_kv_heads, stride) = (cache.num_kv_heads, context.div_ceil(select_block));
@@ -110,7 +112,7 @@ fn timed_cut(variant: &Variant, size: &Size) -> Case {
         .words_of(lists)
 }
 
-/// The first round, in which all but the last block count by their bounds; some scores are equal.
+/// Makes cases of the first round, in which all blocks except the last count with their bounds; some scores are equal.
 pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         return vec![timed_cut(variant, size)];

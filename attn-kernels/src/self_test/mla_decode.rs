@@ -54,7 +54,7 @@ pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case.latents(&shape, &before, written(shape.dtype), &latents)]
 }
 
-/// Tolerance of latents as `cache_write` stores them; codes have a scale of their own.
+/// Tolerance of latents as `cache_write` stores them; codes have their own scale.
 fn written(dtype: KvDtype) -> Tolerance {
     match dtype {
         // The neighbour of a code, where the quotient is a tie.
@@ -70,7 +70,7 @@ fn keep(shape: &LatentShape, latents: &mut [f32]) {
     }
 }
 
-/// Slots of a cache: their latents, and NaN in every fourth, which nothing names.
+/// Makes the slots of a cache: latents, and NaN in every fourth slot, which nothing names.
 fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     let width = shape.width() as usize;
     let mut latents = spec.floats(count as usize * width, seed);
@@ -79,12 +79,13 @@ fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     latents
 }
 
-/// Some slot that holds a latent.
+/// Returns a slot that holds a latent.
 fn slot(index: u32, count: u32) -> u32 {
     index * 7 % (count / 4) * 4 + 1 + index % 3
 }
 
-/// Keys of two caches under one softmax: of the window, of the compressed cache; in one partition for matrices.
+/// Returns the numbers of keys of two caches under one softmax, of the window and of the compressed cache; in one
+/// partition for matrices.
 fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
     let far = if is_coop(variant) { 101 } else { 190 };
     let drawn =
@@ -122,7 +123,8 @@ fn is_listed(variant: &Variant) -> bool {
     filled(variant, CONTEXT)
 }
 
-/// A row of each sequence, whose keys are all, listed tokens, or a window of `k` and `context` compressed ones, in partitions.
+/// Makes the timed case: a row of each sequence, whose keys are all, listed tokens, or a window of `k` and `context`
+/// compressed ones, in partitions.
 fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
     let &Size { num_heads, batch, context, k, .. } = size;
     let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
@@ -168,7 +170,7 @@ fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
     case.binding(&slots(k)).binding(&slots(context))
 }
 
-/// Workgroups of a dispatch.
+/// Returns the workgroups of a dispatch.
 fn grid(variant: &Variant, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
     match variant.level {
         Level::Coop => mla_decode_coop::grid(params, rows),
@@ -203,7 +205,8 @@ fn two(variant: &Variant, spec: &Spec) -> Case {
     .binding(&lists[1])
 }
 
-/// The first row sees the keys from `first` to before `end`; the dispatch does `num_keys` from `first_key` on.
+/// Makes a case over one cache: the first row sees the keys from `first` to before `end`, and the dispatch attends
+/// `num_keys` of them from `first_key` on.
 fn paged(
     what: &'static str,
     variant: &Variant,
@@ -274,7 +277,7 @@ fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
 }
 
-/// Query heads of which as many share a workgroup as the variant has together.
+/// Number of query heads, a multiple of the heads that share a workgroup in the variant.
 fn num_heads(variant: &Variant, registers: Registers, spec: &Spec) -> u32 {
     let together = filled(variant, slot::HEADS);
     let all = (1..=4).map(|groups| groups * together);
@@ -282,7 +285,7 @@ fn num_heads(variant: &Variant, registers: Registers, spec: &Spec) -> u32 {
     spec.one_of(fits[fits.len().min(2) - 1], &fits)
 }
 
-/// A case in which each row attends the keys that `keys` gives for it; a key that it does not see is empty.
+/// Makes a case in which each row attends the keys that `keys` returns for it; a key that the row does not see is empty.
 fn case<'a>(
     what: &'static str,
     (variant, spec): (&Variant, &Spec),

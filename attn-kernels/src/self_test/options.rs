@@ -27,7 +27,7 @@ pub struct AttentionInputs {
     pub sinks: Vec<f32>,
 }
 
-/// Block tables as a variant of an attention kernel reads them.
+/// Returns block tables in the form that a variant of an attention kernel reads.
 pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Vec<u32> {
     match variant.get(attention::UNITS).or_else(|| variant.get(attention::ENTRIES)) {
         Some(Pages::OfHeads) => tables
@@ -39,8 +39,8 @@ pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
 }
 
 impl AttentionInputs {
-    /// Values for a variant of an attention kernel; if it attends listed blocks, a list for each KV head and each of these
-    /// lengths.
+    /// Makes values for a variant of an attention kernel; if it attends listed blocks, also a list for each KV head
+    /// and each of these lengths.
     pub(crate) fn of(
         variant: &Variant,
         [num_heads, num_kv_heads]: [u32; 2],
@@ -71,7 +71,7 @@ impl AttentionInputs {
         asked
     }
 
-    /// Values for `num_heads` heads.
+    /// Makes values for `num_heads` heads.
     #[must_use]
     pub fn new(attention: Attention, num_heads: u32, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -91,13 +91,13 @@ impl AttentionInputs {
         self.lists = Some(lists);
     }
 
-    /// Entries from one list to the next, 0 without lists.
+    /// Number of entries between successive lists, 0 without lists.
     #[must_use]
     pub fn list_stride(&self) -> u32 {
         self.lists.as_ref().map_or(0, |lists| lists.stride)
     }
 
-    /// Tokens that rows of these lengths attend, the average over KV heads.
+    /// Number of tokens that rows of these lengths attend, averaged over KV heads.
     pub(crate) fn tokens(&self, lens: &[u32], num_kv_heads: u32) -> f64 {
         let heads = num_kv_heads as usize;
         let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));
@@ -107,7 +107,7 @@ impl AttentionInputs {
         }
     }
 
-    /// The values as references read them.
+    /// Returns the values in the form that references read.
     #[must_use]
     pub fn options(&self) -> Options<'_> {
         let logit = self.attention.logit;
@@ -120,13 +120,13 @@ impl AttentionInputs {
         }
     }
 
-    /// The sinks, if they are requested.
+    /// Returns the sinks, if the attention has them.
     #[must_use]
     pub fn sinks(&self) -> Option<&[f32]> {
         self.attention.sinks.then_some(&self.sinks)
     }
 
-    /// Lists, slopes, or slopes and then lists, on the device.
+    /// Uploads the lists, the slopes, or slopes followed by lists, to the device.
     ///
     /// # Errors
     /// As [`Gpu::upload`].
@@ -134,7 +134,7 @@ impl AttentionInputs {
         self.words().map(|words| gpu.upload("options", &words)).transpose()
     }
 
-    /// Words of lists, of slopes, or of slopes and then lists; `None` if there is neither.
+    /// Returns the words of lists, of slopes, or of slopes followed by lists; `None` if there is neither.
     #[must_use]
     pub fn words(&self) -> Option<Vec<u32>> {
         let alibi = self.attention.logit == Logit::Alibi;

@@ -96,7 +96,7 @@ fn lanes_of(variant: &Variant) -> Lanes {
     }
 }
 
-/// The most partitions that a row has, or that it may have if the case is only timed.
+/// Maximum number of partitions that a row has, or may have if the case is only timed.
 pub(crate) fn max_partitions(
     asked: &AttentionInputs,
     num_kv_heads: u32,

@@ -50,7 +50,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     dispatches.map(|dispatch| case(variant, shape, num_heads, &dispatch, spec)).into()
 }
 
-/// Chunks of up to four sequences. What scores leave out is clear in the usual ones.
+/// Returns chunks of up to four sequences. In the usual ones, all scores are far from the threshold of skipping.
 fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
     if variant.get(attention::SKIP) == Some(true) {
         return CHUNKS.into();
@@ -61,10 +61,10 @@ fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
 /// Number of parts of the keys of a case, if there are several.
 const PARTS: u32 = 4;
 
-/// Rows of up to 33 keys leave nothing out.
+/// Logarithm of the skipping threshold, with which rows of up to 33 keys leave nothing out.
 const LOG_SKIP: f32 = 3.5;
 
-/// Tiles of scores that a variant leaves out.
+/// Returns the tiles of scores that a variant may leave out.
 fn skip_tiles(variant: &Variant) -> SkipTiles {
     if variant.level == Level::Coop {
         SkipTiles { rows: 32 / filled(variant, paged_prefill_coop::HALVES), keys: 16 }

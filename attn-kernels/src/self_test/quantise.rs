@@ -34,7 +34,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case.output(Tolerance { abs: 0.0, rel: 1e-6 }, &scales)]
 }
 
-/// Bytes of f32, of codes and of a scale a row.
+/// Number of bytes of the f32, the codes and one scale per row.
 fn bytes(rows: u32, width: u32) -> f64 {
     f64::from(rows) * f64::from(5 * width + 4)
 }

@@ -1,4 +1,4 @@
-//! Cases of `residency` and `fetch_pages` that leave nothing open, and those that are timed.
+//! Cases of `residency` and `fetch_pages` with one possible result, and timed cases.
 
 use super::hostile::{self, Indices, Order};
 use super::layer::Layer;
@@ -13,7 +13,7 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
 const HEADS: u32 = 2;
-/// Slots of a head that pages are fetched to.
+/// Number of slots of a head that pages are fetched to.
 const SLOTS: u32 = 8;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -79,7 +79,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
-/// Lists of a share of each sequence's blocks. The first run fetches what all others find.
+/// Makes the timed case: lists of a fraction of each sequence's blocks. The first run fetches what all others find.
 fn timed(variant: &Variant, size: &Size) -> Case {
     let &Size { cache, batch, context, select_block, density, .. } = size;
     let kv_heads = cache.num_kv_heads;
@@ -115,7 +115,8 @@ fn timed(variant: &Variant, size: &Size) -> Case {
         .binding(&places)
 }
 
-/// Lists with arbitrary entries, which no kernel makes: the state that is kept between calls stays usable.
+/// Makes cases with arbitrary list entries, which no kernel produces: the state that is kept between calls must stay
+/// usable.
 fn any_lists(case: &Case, before: &Residents, [num_blocks, num_slots]: [u32; 2]) -> Vec<Case> {
     let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
     let slots = before.slots.iter().flat_map(|_| [num_blocks + 1, u32::MAX]).collect();
@@ -185,7 +186,7 @@ pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// As many pages of each KV head as the size has rows, out of four times as many blocks.
+/// Makes the timed case: as many pages of each KV head as the size has rows, out of four times as many blocks.
 fn timed_fetch(variant: &Variant, size: &Size) -> Case {
     let &Size { cache, rows: pages, .. } = size;
     let params = FetchPagesParams::new(&cache, pages);

@@ -18,7 +18,7 @@ use crate::kernel::nsa_probs::{self, NsaProbsParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
-/// Multiples of 1/8: their products are exact, so that signs equal those of the reference.
+/// Rounds values to multiples of 1/8: their products are exact, so that signs equal those of the reference.
 fn eighths(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
 }
@@ -109,7 +109,7 @@ pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case("cached keys", whole), case("keys of a part of the cache", cut)]
 }
 
-/// Codes of all keys of one sequence.
+/// Makes the timed case: codes of all keys of one sequence.
 fn hashed_keys(variant: &Variant, size: &Size) -> Case {
     let shape = shape(variant, size.cache.num_kv_heads);
     let (context, dim) = (size.context, shape.head_dim);
@@ -194,7 +194,7 @@ pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Probabilities are multiples of 1/256: their sums are exact.
+/// Makes cases whose probabilities are multiples of 1/256, so that their sums are exact.
 pub(crate) fn nsa_block_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (kernel, block) = (filled(variant, nsa_block_score::KERNEL_STRIDES), filled(variant, slot::BLOCK));
     let stride = 16;

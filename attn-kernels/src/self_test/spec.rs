@@ -14,7 +14,7 @@ use crate::kernel::paged_decode::PARTITION;
 /// A prime that spreads indices.
 pub(crate) const SPREAD: u32 = 7919;
 
-/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all are the usual ones.
+/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all have their usual values.
 ///
 /// A kernel's cases ask for them one after the other, so equal specs give one variant equal cases.
 #[derive(Clone, Debug, Default)]
@@ -29,34 +29,35 @@ pub struct Spec {
 /// Sizes of a case that is only timed. Each kernel takes those that its variant leaves open.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: u32,
     /// Cache of keys and values.
     pub cache: KvShape,
-    /// Rows, or the blocks, entries or lists that a kernel goes through one by one.
+    /// Number of rows, or of the blocks, entries or lists that a kernel processes one by one.
     pub rows: u32,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: u32,
-    /// Tokens of a sequence, of the longest if `shortest` is set.
+    /// Number of tokens of a sequence, of the longest if `shortest` is set.
     pub context: u32,
-    /// Tokens of the shortest sequence, if lengths differ: they are drawn evenly in their logarithms.
+    /// Number of tokens of the shortest sequence, if lengths differ: they are drawn evenly in their logarithms.
     pub shortest: Option<u32>,
-    /// Keys of a partition that attention cuts the keys of a row into, or blocks of 32 elements of a split of a product.
+    /// Number of keys of a partition that attention cuts the keys of a row into, or blocks of 32 elements of a split
+    /// of a product.
     pub partition: u32,
-    /// Tokens of a block that lists select.
+    /// Number of tokens of a block that lists select.
     pub select_block: u32,
     /// Share of a sequence's blocks that lists hold.
     pub density: f64,
-    /// Scores that a selection keeps.
+    /// Number of scores that a selection keeps.
     pub k: u32,
-    /// Elements of a row of activations that a product takes.
+    /// Number of elements of a row of activations that a product takes.
     pub width: u32,
-    /// Elements of a row of results of a product.
+    /// Number of elements of a row of results of a product.
     pub cols: u32,
 }
 
 impl Size {
-    /// Tokens of each sequence.
+    /// Returns the number of tokens of each sequence.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length")]
     pub fn lens(&self) -> Vec<u32> {
@@ -68,8 +69,8 @@ impl Size {
 }
 
 impl Spec {
-    /// Chooses `size`, and the least of what it does not name. Data are random and have no references: the case is only timed.
-    /// Kernels that know no sizes have cases with references, which state no bytes.
+    /// Chooses `size`, and the minimum for everything that it does not name. Data are random and have no references:
+    /// the case is only timed. Kernels that know no sizes have cases with references, which state no bytes.
     #[must_use]
     pub const fn sized(size: Size) -> Self {
         Self { seed: None, size: Some(size), draws: Cell::new(0), lists_all: false }
@@ -81,32 +82,33 @@ impl Spec {
         self.size.as_ref()
     }
 
-    /// A size, or one of `range`.
+    /// Returns a number of the size if there is one, else one of `range`.
     pub(crate) fn named(&self, of: impl Fn(&Size) -> u32, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.size().map_or_else(|| self.number(usual, range), of)
     }
 
-    /// Rows, or what a kernel goes through instead.
+    /// Number of rows, or of what the kernel processes in their place.
     pub(crate) fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.rows, usual, range)
     }
 
-    /// Keys of a partition, [`PARTITION`] by default.
+    /// Number of keys of a partition, [`PARTITION`] by default.
     pub(crate) fn partition(&self, sizes: &[u32]) -> u32 {
         self.size().map_or_else(|| self.one_of(PARTITION, sizes), |size| size.partition)
     }
 
-    /// KV heads.
+    /// Number of KV heads.
     pub(crate) fn kv_heads(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.cache.num_kv_heads, usual, range)
     }
 
-    /// Query heads of a KV head.
+    /// Number of query heads of a KV head.
     pub(crate) fn group(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.num_heads / size.cache.num_kv_heads, usual, range)
     }
 
-    /// Lists of blocks of sequences of these lengths: each block with a chance and from a seed, or a share of them.
+    /// Makes lists of blocks of sequences of these lengths: each block with a probability and from a seed, or a
+    /// fraction of them.
     pub(crate) fn lists(&self, lens: impl Iterator<Item = u32>, block: u32, usual: (f64, u64)) -> Lists {
         match self.size {
             Some(size) => Lists::share(lens, block, size.density),
@@ -114,7 +116,7 @@ impl Spec {
         }
     }
 
-    /// A layer of sequences of these lengths, without contents if the case is only timed.
+    /// Makes a layer of sequences of these lengths, without contents if the case is only timed.
     pub(crate) fn layer(&self, shape: KvShape, lens: &[u32], usual: u64) -> Layer {
         match self.size {
             Some(_) => Layer::empty(shape, lens, usual),
@@ -128,19 +130,20 @@ impl Spec {
         Self { seed: Some(seed), size: None, draws: Cell::new(0), lists_all: false }
     }
 
-    /// The spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that attends all.
+    /// Returns the spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that
+    /// attends all.
     #[must_use]
     pub const fn listing_all(self) -> Self {
         Self { lists_all: true, ..self }
     }
 
-    /// Further choices: how many there are does not change those of the spec.
+    /// Returns a spec for further choices, whose number does not change the choices of this spec.
     pub(crate) fn aside(&self) -> Self {
         let seed = self.rng().map(|mut rng| rng.random());
         Self { seed, size: self.size, draws: Cell::new(0), lists_all: self.lists_all }
     }
 
-    /// Numbers for the next choice, unless that is the usual one.
+    /// Returns the random generator of the next choice, unless that has its usual value.
     fn rng(&self) -> Option<StdRng> {
         let seed = self.seed?;
         let draw = self.draws.get() + 1;
@@ -148,34 +151,34 @@ impl Spec {
         Some(StdRng::seed_from_u64(seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// One of `range`.
+    /// Chooses a number from `range`.
     pub fn number(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         let usual = if self.size.is_some() { *range.start() } else { usual };
         self.rng().map_or(usual, |mut rng| rng.random_range(range))
     }
 
-    /// One of `values`.
+    /// Chooses one of `values`.
     pub fn one_of<T: Copy>(&self, usual: T, values: &[T]) -> T {
         self.rng().map_or(usual, |mut rng| values[rng.random_range(0..values.len())])
     }
 
-    /// A seed of random data.
+    /// Chooses a seed of random data.
     pub fn seed(&self, usual: u64) -> u64 {
         self.rng().map_or(usual, |mut rng| rng.random())
     }
 
-    /// A share of blocks in lists: none, some or all.
+    /// Chooses the fraction of blocks in lists: none, some or all.
     pub fn density(&self, usual: f64) -> f64 {
         if self.lists_all { 1.0 } else { self.one_of(usual, &[0.0, 0.1, 0.3, 0.6, 0.9, 1.0]) }
     }
 
-    /// Numbers in -1..1, by default from the seed `usual`.
+    /// Makes numbers in -1..1, by default from the seed `usual`.
     #[must_use]
     pub fn floats(&self, len: usize, usual: u64) -> Vec<f32> {
         layer::floats(len, self.seed(usual))
     }
 
-    /// Up to the usual number of items, or to `most` if that is more, each drawn by `draw`.
+    /// Chooses up to the usual number of items, or up to `most` if that is more, each drawn by `draw`.
     pub fn list<T: Clone>(&self, usual: &[T], most: u32, draw: impl Fn(&Self) -> T) -> Vec<T> {
         match self.size {
             Some(size) => (0..size.batch).map(|_| draw(self)).collect(),
@@ -184,7 +187,7 @@ impl Spec {
         }
     }
 
-    /// A length in tokens: on either side of the edge of a block as often as anywhere else.
+    /// Chooses a length in tokens: next to the edge of a block as often as anywhere else.
     pub fn len(&self, usual: u32, block: u32, range: RangeInclusive<u32>) -> u32 {
         let Some(mut rng) = self.rng() else { return self.size.map_or(usual, |size| size.context) };
         let (least, most) = range.into_inner();
@@ -193,7 +196,7 @@ impl Spec {
         if rng.random() { len } else { near.clamp(least, most) }
     }
 
-    /// Up to six lengths of sequences.
+    /// Chooses up to six lengths of sequences.
     #[must_use]
     pub fn lens(&self, usual: &[u32], block: u32, range: RangeInclusive<u32>) -> Vec<u32> {
         if let Some(size) = self.size() {
@@ -202,7 +205,7 @@ impl Spec {
         self.list(usual, 6, |spec| spec.len(0, block, range.clone()))
     }
 
-    /// Different slots of `count` for `rows` rows, -1 for those that write nothing.
+    /// Chooses different slots out of `count` for `rows` rows, -1 for rows that write nothing.
     pub fn slots(&self, rows: u32, count: u32, usual: impl Fn(u32) -> Option<u32>) -> Vec<i32> {
         let mut free: Vec<u32> = (0..count).collect();
         let slot = |row| match self.rng() {

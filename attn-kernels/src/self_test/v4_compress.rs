@@ -10,10 +10,10 @@ use crate::{Variant, slot};
 
 const EPS: f32 = 1e-6;
 const THETA: f64 = 160_000.0;
-/// Entries are normed to size 1; `exp` errs by a few units in the last place.
+/// Tolerance of entries, which are normed to size 1; `exp` errs by a few units in the last place.
 const ENTRIES: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 
-/// The first entry of a sequence and a later one, of states in blocks in reverse order.
+/// Makes cases of the first entry of a sequence and of a later one, from states in blocks in reverse order.
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (dim, rope) = (filled(variant, v4_compress::DIM) as usize, filled(variant, slot::ROPE) as usize);
     let ratio = if filled(variant, v4_compress::COFF) == 2 { Ratio::C4 } else { Ratio::C128 };
@@ -60,7 +60,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Entries that have blocks of their own.
+/// Makes the timed case: entries that have blocks of their own.
 fn timed(variant: &Variant, ratio: Ratio, entries: u32) -> Case {
     let (dim, rope) = (filled(variant, v4_compress::DIM), filled(variant, slot::ROPE));
     let of_ratio = [ratio.tokens(), ratio.state_block_size(), ratio.coff()];

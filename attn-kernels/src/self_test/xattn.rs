@@ -16,13 +16,13 @@ use crate::kernel::{
 };
 use crate::{Level, Variant, slot};
 
-/// Queries are rounded to f16: an error of 2^-11 of a score of some units.
+/// Tolerance with cooperative matrices, which round queries to f16: an error of 2^-11 of a score of some units.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
-/// Sums of shares of some hundred exponentials.
+/// Tolerance of sums of shares of some hundred exponentials.
 const SUMS: Tolerance = Tolerance { abs: 1e-5, rel: 1e-4 };
 
-/// A causal chunk that starts and ends inside a block and a stride.
+/// Makes a causal chunk that starts and ends inside a block and a stride.
 fn estimate(spec: &Spec, num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
     let kv_len = spec.len(3 * block + 5, block, block + 1..=5 * block);
     let q_len = spec.len(block + block / 2 + 3, block, 1..=kv_len - block);
@@ -57,7 +57,7 @@ pub(crate) fn stride_queries(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case.words(&vec![u32::MAX; want.len()], &want)]
 }
 
-/// Strides as words.
+/// Converts strides to the words that the device stores.
 fn words(strides: &[f32], to: StrideType) -> Vec<u32> {
     let half = |x: f32| u32::from(half::f16::from_f32(x).to_bits());
     match to {
@@ -132,7 +132,8 @@ pub(crate) fn softmax_block_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Masses that are multiples of 1/64 and thresholds of 1/16 have no rounding on either side.
+/// Makes cases with masses that are multiples of 1/64 and thresholds that are multiples of 1/16, which have no
+/// rounding on either side.
 pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
     let shape = KvShape {

@@ -1,17 +1,17 @@
-//! Built-ins in a struct, so that a slot says which an entry point takes. Those of subgroups become parameters of their own:
-//! naga's HLSL writer (30.0) gives them values as parameters alone, and Direct3D's compiler refuses the struct.
+//! Turns built-ins of subgroups in a struct into parameters of the entry point: naga's HLSL writer (30.0) gives them
+//! values only as parameters, and Direct3D's compiler refuses the struct.
 
 /// Struct of built-ins, and the members that it has.
 struct BuiltIns<'a> {
     name: &'a str,
-    /// `(attribute, member, type)`.
+    /// Members of the struct, `(attribute, member, type)`.
     members: Vec<(&'a str, &'a str, &'a str)>,
     /// Text of the declaration, from `struct` to the brace.
     text: &'a str,
 }
 
 impl<'a> BuiltIns<'a> {
-    /// The first struct of `text` with a built-in of subgroups.
+    /// Returns the first struct of `text` with a built-in of subgroups.
     fn find(text: &'a str) -> Option<Self> {
         text.match_indices("struct ").find_map(|(at, keyword)| {
             let text = &text[at..=at + text[at..].find('}')?];
@@ -27,14 +27,14 @@ impl<'a> BuiltIns<'a> {
         })
     }
 
-    /// The struct without attributes.
+    /// Returns the struct without attributes.
     fn plain(&self) -> String {
         let members = self.members.iter().map(|(_, member, kind)| format!("    {member}: {kind},\n"));
         format!("struct {} {{\n{}}}", self.name, members.collect::<String>())
     }
 
-    /// The head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct made from them.
-    /// `None` if it takes none.
+    /// Returns the head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct
+    /// made from them. `None` if the entry point does not take the struct.
     fn spread(&self, head: &str) -> Option<String> {
         let kind = format!(": {}", self.name);
         let end = head.find(&format!("{kind},")).or_else(|| head.find(&format!("{kind})")))?;
@@ -57,7 +57,7 @@ impl<'a> BuiltIns<'a> {
     }
 }
 
-/// Gives the entry points of `text` the built-ins of subgroups as parameters of their own.
+/// Gives the entry points of `text` the built-ins of subgroups as parameters.
 pub(super) fn parameters_of_their_own(text: String) -> String {
     let Some(built_ins) = BuiltIns::find(&text) else { return text };
     let mut out = text.replacen(built_ins.text, &built_ins.plain(), 1);

@@ -6,27 +6,27 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// A count, then that many indices, ascending; the rest is left alone.
+    /// A count, then that many ascending indices; the rest is not checked.
     List,
-    /// Different indices, in any order.
+    /// Distinct indices, in any order.
     Different,
 }
 
-/// Runs of `stride` words. Each has indices below its limit.
+/// Rules for runs of `stride` words, each of which has indices below the run's limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Indices {
     /// Order of the indices of a run.
     pub order: Order,
-    /// Words from one run to the next.
+    /// Number of words from one run to the next.
     pub stride: usize,
-    /// The limit of each run.
+    /// Limit of each run: its indices are below it.
     pub limits: Vec<u32>,
-    /// Word that stands for no index.
+    /// Word that stands for the absence of an index.
     pub none: Option<u32>,
 }
 
 impl Indices {
-    /// Describes the first index that a later kernel could not use.
+    /// Returns a description of the first index that a later kernel could not use.
     pub(crate) fn check(&self, words: &[u32]) -> Result<(), String> {
         let runs = words.chunks_exact(self.stride).zip(&self.limits);
         assert_eq!(runs.len(), self.limits.len(), "a limit for each run");
