@@ -27,7 +27,7 @@ pub(super) use offload_plan::OffloadPlan;
 pub(super) use residency::{Needed, PageContext, Residency, SlotCapacity, TILE_KEYS};
 pub(super) use ring::{Fetches, RingKeys};
 pub(super) use staging::Return;
-pub(super) use stream::{Load, RingGroup, Stream};
+pub(super) use stream::{RingGroup, RingLoad, Stream};
 pub(super) use transfer::TransferContext;
 
 /// Memory that holds the blocks of the cache.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::batch::Dense;
-use super::keys::{Load, RingKeys, Stream};
+use super::keys::{RingKeys, RingLoad, Stream};
 use super::ops::Ctx;
 use crate::ModelError;
 use crate::kv::KeysIn;
@@ -71,7 +71,7 @@ pub(super) fn run_schedule(
     for (n, visit) in visits.iter().enumerate() {
         let rest = &visits[n + 1..];
         let goes_on = rest.first().is_some_and(|next| next.0 == visit.0);
-        let next = rest.iter().map(load).find(Load::moves).or_else(|| first_load(ctx, layer + 1));
+        let next = rest.iter().map(load).find(RingLoad::moves).or_else(|| first_load(ctx, layer + 1));
         let this = load(visit);
         let at = ctx
             .on_ring(|ring, context| ring.bring(context, this, next))
@@ -92,7 +92,7 @@ pub(super) fn run_schedule(
 }
 
 /// Returns the first chunk of a layer that has to be copied, if its rows use the ring.
-fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
+fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<RingLoad<'a>> {
     let (index, attn_group) = (layer < ctx.config.layers.len())
         .then(|| (ctx.attn_groups.of_layers[layer], ctx.group_rows(layer)))?;
     let selects =
@@ -100,5 +100,5 @@ fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
     let stream = ctx.offload_plan.stream(index, if selects { Dense::Whole } else { Dense::All })?;
     let groups = stream.groups.iter().enumerate();
     let chunks = groups.flat_map(|(g, group)| (0..group.chunks.len()).map(move |chunk| (g, chunk)));
-    chunks.map(|(group, chunk)| stream.load(layer, group, chunk)).find(Load::moves)
+    chunks.map(|(group, chunk)| stream.load(layer, group, chunk)).find(RingLoad::moves)
 }

@@ -54,7 +54,8 @@ pub(crate) struct Version {
 
 /// The load of the server.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Load {
+#[schemars(rename = "Load")]
+pub(crate) struct ServerLoad {
     /// Number of requests that run or wait.
     server_load: usize,
     num_running: usize,
@@ -154,7 +155,7 @@ pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
         (num_running, num_waiting) = (num_running + snapshot.running.len(), num_waiting + waiting);
     }
     let blocks = server.blocks();
-    reply::json(&Load {
+    reply::json(&ServerLoad {
         server_load: num_running + num_waiting,
         num_running,
         num_waiting,

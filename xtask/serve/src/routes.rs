@@ -141,7 +141,7 @@ fn reports() -> [Route; 12] {
         get("/health/ready", about::ready, ready("ready")),
         get("/health/live", about::live, Doc::new::<about::Status>("live", "Life of the engine")),
         get("/metrics", metrics::respond, Doc::text("metrics", numbers)),
-        get("/load", about::load, Doc::new::<about::Load>("load", "Requests and KV blocks now")),
+        get("/load", about::load, Doc::new::<about::ServerLoad>("load", "Requests and KV blocks now")),
         get(
             "/kv_event_sources",
             about::kv_event_sources,

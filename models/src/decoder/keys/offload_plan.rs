@@ -6,7 +6,7 @@ use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
 use super::lists::{ENTRIES, StreamLists, is_run};
 use super::staging::DirtyBlocks;
-use super::stream::{BlockSource, Load, Stream};
+use super::stream::{BlockSource, RingLoad, Stream};
 use crate::decoder::batch::{Batch, Dense, GroupRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;
@@ -196,7 +196,7 @@ impl OffloadPlan {
     }
 
     /// Returns the blocks of a chunk that are on disk, and their positions in its slot.
-    pub(super) fn on_disk(&self, load: &Load<'_>) -> Vec<(u32, u32)> {
+    pub(super) fn on_disk(&self, load: &RingLoad<'_>) -> Vec<(u32, u32)> {
         let parts = load.contents.parts.iter().filter(|part| part.from == BlockSource::Disk);
         let pairs = parts.flat_map(|part| &self.lists.pairs[part.pairs.clone()]);
         pairs.filter(|copy| copy.is_some()).map(|BlockCopy { from, to }| (*from, *to)).collect()

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::disk::{DiskKeys, DiskReport, ReadKey};
 use super::lists::StreamLists;
 use super::staging::{DirtyBlocks, Return, StagingBlocks};
-use super::stream::{BlockCopies, BlockSource, Load, LoadId};
+use super::stream::{BlockCopies, BlockSource, LoadId, RingLoad};
 use super::transfer::TransferContext;
 use crate::kv::KeysIn;
 use crate::{HostTraffic, KvPool, ModelError};
@@ -161,8 +161,8 @@ impl RingKeys {
     pub(in crate::decoder) fn bring(
         &mut self,
         context: &mut TransferContext<'_>,
-        load: Load<'_>,
-        next: Option<Load<'_>>,
+        load: RingLoad<'_>,
+        next: Option<RingLoad<'_>>,
     ) -> Result<KeysIn, ModelError> {
         let current = load.moves().then(|| self.slot_of(context, load, None));
         self.read_ahead(context, load, next);
@@ -197,7 +197,7 @@ impl RingKeys {
     }
 
     /// Starts reading the blocks on disk of a chunk and of the next one, in the order in which they are needed.
-    fn read_ahead(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
+    fn read_ahead(&mut self, context: &TransferContext<'_>, load: RingLoad<'_>, next: Option<RingLoad<'_>>) {
         let Some(disk) = &mut self.disk else { return };
         if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
             disk.read_ahead(context.kv, ReadKey::Chunk(load.id), &context.offload_plan.on_disk(&load));
@@ -267,7 +267,12 @@ impl RingKeys {
 
     /// Returns the slot of a chunk. If it has none, takes one other than `kept`, and records the copies that do not depend on the
     /// step.
-    fn slot_of(&mut self, context: &mut TransferContext<'_>, load: Load<'_>, kept: Option<usize>) -> usize {
+    fn slot_of(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        load: RingLoad<'_>,
+        kept: Option<usize>,
+    ) -> usize {
         self.loads += 1;
         let found = self.slots.iter().position(|slot| slot.load == Some(load.id));
         let slot = found.unwrap_or_else(|| {

@@ -59,12 +59,12 @@ pub(in crate::decoder) struct LoadId {
 
 /// A chunk that is attended in a layer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::decoder) struct Load<'a> {
+pub(in crate::decoder) struct RingLoad<'a> {
     pub(in crate::decoder) id: LoadId,
     pub(in crate::decoder) contents: &'a KeyChunk,
 }
 
-impl Load<'_> {
+impl RingLoad<'_> {
     /// Whether the chunk has to be copied.
     pub(in crate::decoder) fn moves(&self) -> bool {
         !self.contents.parts.is_empty()
@@ -115,9 +115,9 @@ impl Stream {
     }
 
     /// Returns a chunk of the stream in a layer.
-    pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> Load<'_> {
+    pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> RingLoad<'_> {
         let contents = &self.groups[group].chunks[chunk];
-        Load { id: LoadId { layer, stream: self.tables_at, group, chunk }, contents }
+        RingLoad { id: LoadId { layer, stream: self.tables_at, group, chunk }, contents }
     }
 
     /// Aligns the rows and tiles of every group for a binding. Empty rows and copies of tiles fill the gaps.
