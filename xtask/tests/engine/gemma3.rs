@@ -8,7 +8,7 @@ use pagoda::fetch::{GEMMA_3_270M, ModelCache};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{ids, ids_file, run, xtask};
+use crate::{ids, ids_file, is_long, run, xtask};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -70,10 +70,6 @@ fn golden() -> &'static Golden {
     GOLDEN.get_or_init(|| serde_json::from_str(include_str!("../fixtures/gemma3.json")).unwrap())
 }
 
-fn long() -> bool {
-    std::env::var_os("PAGODA_LONG_TESTS").is_some_and(|value| value == "1")
-}
-
 fn tokenizer() -> Tokenizer {
     let path = ModelCache::user().unwrap().fetch(&GEMMA_3_270M, |_| {}).unwrap();
     models::Checkpoint::open(path).unwrap().tokenizer().unwrap().unwrap()
@@ -105,7 +101,7 @@ impl Passkey {
 
 #[test]
 fn tokens_are_those_of_transformers() {
-    if !long() {
+    if !is_long() {
         return;
     }
     let tokenizer = tokenizer();
@@ -120,7 +116,7 @@ fn tokens_are_those_of_transformers() {
 
 #[test]
 fn texts_go_on_as_with_transformers() {
-    if !long() {
+    if !is_long() {
         return;
     }
     let prompts: Vec<Vec<u32>> = golden().greedy.iter().map(|case| case.prompt_ids.clone()).collect();
@@ -137,7 +133,7 @@ fn texts_go_on_as_with_transformers() {
 /// Over one window, over several, and over both sizes of chunks.
 #[test]
 fn a_text_is_as_likely_as_with_transformers() {
-    if !long() {
+    if !is_long() {
         return;
     }
     for Text { tokens, mean_nll, last_top10_ids } in &golden().text {
@@ -153,7 +149,7 @@ fn a_text_is_as_likely_as_with_transformers() {
 
 #[test]
 fn keys_are_found_where_transformers_find_them() {
-    if !long() {
+    if !is_long() {
         return;
     }
     let tokenizer = tokenizer();
@@ -172,7 +168,7 @@ fn keys_are_found_where_transformers_find_them() {
 #[test]
 fn windows_give_their_blocks_back() {
     const TOKENS: usize = 30_000;
-    if !long() {
+    if !is_long() {
         return;
     }
     let tokens = golden().text_ids.iter().copied().cycle().take(TOKENS).collect();
@@ -185,7 +181,7 @@ fn windows_give_their_blocks_back() {
 /// The second time, a prompt's windows are found at its end, and everything else from its beginning.
 #[test]
 fn prompts_are_found_again() {
-    if !long() {
+    if !is_long() {
         return;
     }
     let prompt = golden().text_ids[..2048].to_vec();

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 use xtask::tree;
 
-use crate::{habits, text};
+use crate::{habits, is_long, text};
 
 /// File of a report of policies that takes seconds.
 const REPORT_FILE: &str = "tiny.ron";
@@ -127,7 +127,7 @@ fn its_commands_run() {
 
 #[test]
 fn its_commands_run_with_the_default_model() {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_none_or(|value| value != "1") {
+    if !is_long() {
         return;
     }
     run_all(commands().into_iter().filter(|line| !line.contains("hf:")), true);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{ids, ids_file, run, xtask};
+use crate::{ids, ids_file, is_long, run, xtask};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -39,11 +39,6 @@ struct Passkey {
 fn golden() -> &'static Golden {
     static GOLDEN: OnceLock<Golden> = OnceLock::new();
     GOLDEN.get_or_init(|| serde_json::from_str(include_str!("../fixtures/smollm2.json")).unwrap())
-}
-
-/// Whether to run what takes minutes on a CPU.
-fn long() -> bool {
-    std::env::var_os("PAGODA_LONG_TESTS").is_some_and(|value| value == "1")
 }
 
 /// A gap between the two largest logits that rounding keys and values to f16 does not close.
@@ -104,7 +99,7 @@ fn chats_give_the_tokens_of_transformers() {
 
 #[test]
 fn chats_over_caches_of_codes_give_the_tokens_of_transformers() {
-    let chats = &golden().chat[..if long() { golden().chat.len() } else { 1 }];
+    let chats = &golden().chat[..if is_long() { golden().chat.len() } else { 1 }];
     for (dtype, sure) in [("int8", SURE), ("fp8", SURE_FP8)] {
         let mut generate = xtask("generate");
         generate.args(["--max-tokens", "64", "--kv-dtype", dtype]);
@@ -134,7 +129,7 @@ fn assert_scores(flags: &[&str], tolerance: f64) {
 #[test]
 fn a_text_is_as_likely_as_with_transformers() {
     assert_scores(&["--kv-dtype", "f16"], 0.003);
-    if long() {
+    if is_long() {
         assert_scores(&["--kv-dtype", "f32"], 0.0005);
         // Measured: 0.0002 and 0.027 more than with f16.
         assert_scores(&["--kv-dtype", "int8"], 0.003);
@@ -144,7 +139,7 @@ fn a_text_is_as_likely_as_with_transformers() {
 
 #[test]
 fn block_and_chunk_sizes_keep_the_likelihood() {
-    if !long() {
+    if !is_long() {
         return;
     }
     for size in ["8", "16", "32", "64"] {
@@ -157,7 +152,7 @@ fn block_and_chunk_sizes_keep_the_likelihood() {
 
 #[test]
 fn a_key_is_found_in_a_long_prompt() {
-    let keys = &golden().passkey[..if long() { 2 } else { 1 }];
+    let keys = &golden().passkey[..if is_long() { 2 } else { 1 }];
     for Passkey { key, ids } in keys {
         let file = ids_file(ids);
         let mut generate = xtask("generate");

@@ -37,6 +37,11 @@ use std::thread;
 
 use pagoda::{Demand, Engine, EngineOptions, Event, Finished, KvDtype, Model, Request};
 
+/// Whether the long form of every test is asked for.
+fn is_long() -> bool {
+    std::env::var_os("PAGODA_LONG_TESTS").is_some()
+}
+
 /// A model that the tests of `models` have.
 fn fixture(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "models", "tests", "fixtures", name].iter().collect()

@@ -8,7 +8,7 @@ use std::fs;
 use models::Dtype;
 use pagoda::{Engine, FinishReason, KvDtype, Model, Request};
 
-use crate::{fixture, options, poison, prompt, run};
+use crate::{fixture, is_long, options, poison, prompt, run};
 
 const VALUES: [f32; 4] = [f32::NAN, -f32::NAN, f32::INFINITY, 1.7e38];
 
@@ -83,9 +83,8 @@ fn outcome((name, group, value, way): &Combination) -> Result<FinishReason, Stri
 
 #[test]
 fn poisoned_models_end_in_errors() {
-    let long = std::env::var_os("PAGODA_LONG_TESTS").is_some();
     let every = std::env::var("PAGODA_POISON_EVERY").map(|every| every.parse().unwrap());
-    let every = every.unwrap_or(if long { 1 } else { SAMPLE });
+    let every = every.unwrap_or(if is_long() { 1 } else { SAMPLE });
     let (mut count, mut served) = (0, Vec::new());
     for combination in combinations().into_iter().step_by(every) {
         count += 1;

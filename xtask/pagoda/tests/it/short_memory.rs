@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pagoda::{Engine, EngineOptions, Error, Event, Model, Request};
 
-use crate::{fixture, options, prompt};
+use crate::{fixture, is_long, options, prompt};
 
 /// Opens the engine and generates.
 fn generate(model: &Arc<Model>, options: &EngineOptions) -> Result<Vec<u32>, Error> {
@@ -38,7 +38,7 @@ fn models(all: bool) -> Vec<String> {
 
 #[test]
 fn memory_that_is_short_at_any_point_of_a_start_is_an_error() {
-    let all = std::env::var_os("PAGODA_LONG_TESTS").is_some();
+    let all = is_long();
     for name in models(all) {
         let options = options();
         let open = || Arc::new(Model::open(fixture(&name)).unwrap());

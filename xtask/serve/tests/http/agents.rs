@@ -18,6 +18,7 @@ use serve::Options;
 use tempfile::TempDir;
 
 use crate::fixture::{Served, listen, shared};
+use crate::is_long;
 use crate::loops::{READ, SECRET, call, hello, run_loops, with_tool};
 use crate::packages::{self, clients, npm, succeed};
 use crate::scripted::{Script, scripted_model};
@@ -27,10 +28,6 @@ const CONTEXT: u32 = 1 << 17;
 
 /// Set in a process that has a network of its own.
 const OFFLINE: &str = "PAGODA_TEST_OFFLINE";
-
-fn is_long() -> bool {
-    env::var_os("PAGODA_LONG_TESTS").is_some_and(|value| value == "1")
-}
 
 /// Runs a test in a process with a network of its own, and returns true; false if this process has one, or the machine lets no
 /// user make one.

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::client::{get, post, post_bytes, receive, send};
 use crate::fixture::{Setup, is_idle, slowed, start, until};
+use crate::is_long;
 
 fn body(seed: u64) -> String {
     let stream = seed.is_multiple_of(2);
@@ -19,7 +20,7 @@ fn body(seed: u64) -> String {
 /// Clients that go away after a while: `PAGODA_LONG_TESTS=1` for 10,000 of them.
 #[test]
 fn disconnects_at_any_time_leak_nothing() {
-    let clients: u64 = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 10_000 } else { 300 };
+    let clients: u64 = if is_long() { 10_000 } else { 300 };
     let served = start(Setup::default());
     let disconnect = |client: u64| {
         let bytes = post_bytes("/v1/completions", body(client).as_bytes());

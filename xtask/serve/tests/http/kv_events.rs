@@ -11,6 +11,7 @@ use serve::{KvPublisher, Options};
 
 use crate::client::get;
 use crate::fixture::{RUNTIME, Served, engine_options, listen, open_model, shared};
+use crate::is_long;
 use crate::packages::{clients, python, succeed};
 
 /// A server of an engine whose events `publisher` publishes. Its model is its own: engines of one model share a host tier.
@@ -51,7 +52,7 @@ fn a_subscriber_knows_what_requests_find() {
 /// The index of Dynamo's router. `PAGODA_LONG_TESTS=1` runs this test.
 #[test]
 fn the_indexer_of_dynamo_finds_what_requests_find() {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_none_or(|value| value != "1") {
+    if !is_long() {
         return;
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

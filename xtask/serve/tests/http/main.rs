@@ -38,3 +38,8 @@ mod tokens;
 mod tolerance;
 mod tools;
 mod traces;
+
+/// Whether the long form of every test is asked for.
+fn is_long() -> bool {
+    std::env::var_os("PAGODA_LONG_TESTS").is_some()
+}

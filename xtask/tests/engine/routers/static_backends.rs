@@ -1,6 +1,5 @@
 //! vLLM's router and the proxy of LiteLLM, which are told the addresses of the servers.
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,6 +10,7 @@ use super::{
     spares_the_draining, urls, workers,
 };
 use crate::fleet::{Router, answered, cached, chat, program, until};
+use crate::is_long;
 use crate::server::Server;
 
 pub(super) static VLLM_ROUTER: LazyLock<PathBuf> = LazyLock::new(|| program("vllm_router", "vllm-router"));
@@ -71,7 +71,7 @@ fn litellm(workers: &[Server; 2]) -> Router {
 
 #[test]
 fn the_proxy_of_litellm_goes_on_with_one_server() {
-    if env::var_os("PAGODA_LONG_TESTS").is_none_or(|value| value != "1") {
+    if !is_long() {
         return;
     }
     let mut workers = workers();
