@@ -1,4 +1,4 @@
-// Merges attention over two disjoint sets of keys, in place into the first.
+// Split-KV merge of two parts: merges attention over two disjoint sets of keys, in place into the first.
 //   a_out, b_out  [rows, head_dim] f32 (a row is one head of one query);  a_lse, b_lse [rows] f32, natural log
 // Merges `rows` rows from first_row on.
 // An lse of +inf counts as -inf; with both -inf the result is 0 and -inf. A lane merges 16 bytes of a row, a workgroup as many

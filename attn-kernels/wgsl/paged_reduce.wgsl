@@ -1,4 +1,4 @@
-// Merges the partitions of paged_decode, or of mla_decode.
+// Split-KV merge of decode: puts the partitions of paged_decode, or of mla_decode, together.
 //   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
 //   rows     [first_row + n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32

@@ -1,4 +1,5 @@
-// Puts the parts of attention together that paged_prefill leaves where it cuts the keys of its rows, by their log-sum-exps.
+// Split-KV merge of prefill: puts the parts of attention together that paged_prefill leaves where it cuts the keys of its rows,
+// by their log-sum-exps.
 //   part_out [parts, part_rows, head_dim] f32 (a row is one head of one query);  part_lse [parts, part_rows] f32, natural log
 //   out, lse: rows first_row to first_row + rows - 1 of the same rows
 // An lse of an infinity is that of no keys; of none in all parts the result is 0 and minus infinity. A lane reduces 16 bytes of
