@@ -1,7 +1,8 @@
-//! The order of the tree and of its packages, and the program as scripts see it: what needs neither a model nor an adapter.
+//! The order of the tree and of its packages, and the program as scripts see it. A few tests of the program need the default
+//! model or an adapter.
 //!
-//! `tests/engine` is a program of its own: its tests share an adapter and the default model, so that whoever changes a page or a
-//! flag runs this one alone, in seconds.
+//! `tests/engine` is a program of its own, which takes minutes. Whoever changes a page or a flag runs this one alone, in less
+//! than a minute.
 
 mod bench_page;
 mod circles;

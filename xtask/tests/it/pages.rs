@@ -215,6 +215,16 @@ fn the_modules_of_prefetch() {
 }
 
 #[test]
+fn the_modules_of_these_tests() {
+    let page = page("docs/testing.md");
+    let rows = rows(section(&page, "## The tree"));
+    let listed: BTreeSet<_> = rows.iter().flat_map(|row| names(row[0])).collect();
+    let here = include_str!("main.rs").lines();
+    let modules: BTreeSet<_> = here.filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+    assert_eq!(listed, modules, "docs/testing.md, modules of `xtask/tests/it`");
+}
+
+#[test]
 fn the_routes() {
     let serving = page("docs/serving.md");
     let rows = rows(section(&serving, "## Routes"));
