@@ -40,20 +40,21 @@ cargo xtask portability --device rdna3 --kernel paged_prefill
 cargo xtask portability --json                   # an object a device, then one a kernel, with all that the driver tells
 ```
 
-Kernels are as the engine gives them to drivers, without run-time checks: SPIR-V 1.6, HLSL of shader model 6.6, WGSL. Names and levels
+Kernels are as the engine gives them to drivers, without run-time checks: SPIR-V 1.6, HLSL of shader model 6.2, WGSL. Names and levels
 are those of `cargo xtask kernels`, sizes those of typical models. A device gets the kernels that run on what its driver offers: a type f16 in
-shaders, subgroups and their sizes, cooperative matrices that kernels use, workgroup memory. Intel's matrices have other shapes, 8 x 8 x 16 and
-8 x 16 x 16. Intel's Lunar Lake has the figures of Battlemage for every kernel, so it has no column.
+shaders, subgroups and their sizes, cooperative matrices that kernels use, workgroup memory. Of variants that divide their work by the
+registers of a lane it gets those for its own number, and GPUs get none of those for software drivers. Intel's matrices have other shapes,
+8 x 8 x 16 and 8 x 16 x 16. Intel's Lunar Lake has the figures of Battlemage for every kernel, so it has no column.
 
 Compilers are fetched by the names of their packages, into the user's cache folder (`portability` beside the models), and never
 installed: Mesa, its shims in place of kernel drivers and SPIR-V tools from Debian's archive (trixie and trixie-backports, from where this
 machine's apt gets its own packages), SwiftShader from Debian's package of Chromium, DXC from the Python wheel `{dxc}`. Mesa's
-shim for Intel is in no package: it is built from trixie's source package of Mesa with this machine's C compiler, in seconds, and serves
-the driver of Mesa 26 too, since it stands for the kernel. tint has to be on the search path. What cannot be got is said, and is an
+shim for Intel is in no package: it is built from trixie's source package of Mesa with this machine's C compiler and Python, in seconds, and
+serves the driver of Mesa 26 too, since it stands for the kernel. tint has to be on the search path. What cannot be got is said, and is an
 error unless `--without` names it or `--available` allows it. A folder there, once made, is used until it is deleted.
 
 `{file}` bounds what compilers may do: no kernel may be refused, or spill more than it says with the
-same version of a compiler. CI holds it.
+same version of a compiler. CI holds what `--quick` compiles to it, `.ci/long` everything.
 ",
         dxc = super::fetch::DXC.0,
         file = bounds::FILE,
@@ -105,7 +106,7 @@ pub(super) fn spilling(bounds: &Bounds) -> String {
     let columns: Vec<_> = DEVICES.iter().map(|device| device.id).filter(|id| with_any.contains(id)).collect();
     let mut text = format!(
         "Registers of a lane that go to memory: for RADV vector registers, for NVK, Turnip, Honeykrisp and ANV instructions that store one, for \
-         Turnip also those that store to arrays of a lane. Kernels that are not listed have none, nor have devices.\n\n\
+         Turnip also those that store to arrays of a lane. Kernels and devices that are not listed have none.\n\n\
          | kernel | {} |\n|---|{}\n",
         columns.join(" | "),
         "---|".repeat(columns.len())

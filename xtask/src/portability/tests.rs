@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use attn_kernels::profile::Matrices;
 use attn_kernels::reflect::Bytes;
 use attn_kernels::{NamedVariant, TextLength};
@@ -224,6 +226,23 @@ fn the_committed_page_is_of_the_committed_bounds() {
     }
     assert_eq!(bounds.devices.len(), DEVICES.len());
     assert!(page.contains(&page::spilling(&bounds)), "{PAGE} has other spills than {}", bounds::FILE);
+}
+
+/// SPIR-V is made of every variant, so that each has a row whatever devices choose.
+#[test]
+fn the_committed_page_has_every_variant() {
+    let page = std::fs::read_to_string(tree::root().join(PAGE)).unwrap();
+    let (_, table) = page.split_once("\n## Every kernel\n").unwrap();
+    let names = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<_> = names.map(str::to_owned).collect();
+    let variants = crate::kernels::variants();
+    let named: BTreeSet<_> = variants.iter().map(|of| format!("{}.{}", of.name, of.level())).collect();
+    let lacking: Vec<_> = named.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(&named).collect();
+    assert!(
+        lacking.is_empty() && gone.is_empty(),
+        "`cargo xtask portability --write` makes {PAGE} anew: it lacks {lacking:?}, and has {gone:?}"
+    );
 }
 
 #[test]
