@@ -249,13 +249,19 @@ fn the_routes() {
     assert!(gone.is_empty(), "docs/serving.md has {gone:?}, which the router lacks");
 }
 
-/// Names tell the kernels of the level `coop`, as docs/kernels.md says.
+/// Names tell the kernels of the level `coop`, and the kernel that has the baseline variant, as docs/kernels.md says.
 #[test]
-fn the_kernels_with_cooperative_matrices() {
-    let variants = attn_kernels::variants().into_iter().chain(models::kernel::variants());
-    for named in variants {
-        let coop = named.level() == attn_kernels::Level::Coop;
-        assert_eq!(named.variant.kernel.name.ends_with("_coop"), coop, "{}", named.name);
+fn the_levels_of_kernels() {
+    use attn_kernels::Level;
+    let variants: Vec<_> = attn_kernels::variants().into_iter().chain(models::kernel::variants()).collect();
+    let baseline = variants.iter().filter(|named| named.level() == Level::Baseline);
+    let baseline: BTreeSet<_> = baseline.map(|named| named.variant.kernel.name).collect();
+    for named in &variants {
+        let kernel = named.variant.kernel.name;
+        assert_eq!(kernel.ends_with("_coop"), named.level() == Level::Coop, "{}", named.name);
+        let ends = ["_coop", "_broadcast", "_subgroup"];
+        let stem = ends.iter().find_map(|end| kernel.strip_suffix(end)).unwrap_or(kernel);
+        assert!(baseline.contains(stem), "{} has no baseline variant", named.name);
     }
 }
 
