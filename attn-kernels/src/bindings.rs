@@ -2,7 +2,7 @@
 //! use them.
 
 /// Declares the uniform parameter block of a kernel: a `#[repr(C)]` struct of 32-bit fields that is plain data, with its
-/// [`Params`]. The struct of that name in the WGSL has the same fields.
+/// [`Params`](crate::Params). The struct of that name in the WGSL has the same fields.
 ///
 /// ```
 /// attn_kernels::params! {

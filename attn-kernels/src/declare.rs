@@ -2,7 +2,7 @@
 //! self-test and the row of the documentation are made from it.
 
 pub use crate::sizes::Sizes;
-pub use crate::variant::{Cases, Declaration, Listed};
+pub use crate::variant::{Declaration, DeclaredCases, Listed};
 
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::profile::Registers;

@@ -55,7 +55,7 @@ pub const WINDOW_BYTES: u32 = 64 << 10;
 pub struct Binding {
     /// Name of the variable in the WGSL, and of the field on the host.
     pub name: &'static str,
-    /// Access of the kernel.
+    /// Access of the kernel to the binding.
     pub access: Access,
     /// Whether only some variants have the binding.
     pub optional: bool,

@@ -55,7 +55,7 @@ pub struct StorageBinding {
     pub binding: u32,
     /// Name of the variable.
     pub name: String,
-    /// Access of the kernel.
+    /// Access of the kernel to the binding.
     pub access: Access,
 }
 

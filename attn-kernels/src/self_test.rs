@@ -57,7 +57,7 @@ pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant, spec))
 }
 
-impl crate::declare::Cases {
+impl crate::declare::DeclaredCases {
     /// Makes the cases of a variant of the kernel that `spec` chooses.
     #[must_use]
     pub fn of(self, variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -5,13 +5,13 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 /// Sizes of the model whose variants are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Elements of a head.
+    /// Number of elements of a head.
     pub head_dim: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: u32,
-    /// KV heads.
+    /// Number of KV heads.
     pub num_kv_heads: u32,
-    /// Tokens of a block of the cache.
+    /// Number of tokens of a block of the cache.
     pub block_size: u32,
 }
 

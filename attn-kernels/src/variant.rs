@@ -114,10 +114,10 @@ pub struct Declaration {
 
 /// Maker of the cases of a kernel's self-test; without the feature `self-test` it makes none.
 #[derive(Clone, Copy, Debug)]
-pub struct Cases(#[cfg(feature = "self-test")] pub(crate) Option<crate::self_test::Cases>);
+pub struct DeclaredCases(#[cfg(feature = "self-test")] pub(crate) Option<crate::self_test::Cases>);
 
 impl DeclaredCases {
-/// The maker of kernels without cases.
+    /// The maker of kernels without cases.
     #[cfg(not(feature = "self-test"))]
     pub const NONE: Self = Self();
     /// The maker of kernels without cases.

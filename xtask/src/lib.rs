@@ -34,7 +34,10 @@ pub fn main(registry: &Registry) -> ExitCode {
 pub fn run(command: Command, registry: &Registry) -> Result<()> {
     match command {
         Command::Generate(args) => {
-            set_up::set_up(default_model::needs(args.engine.model.as_deref(), args.engine.random.is_some())?)?;
+            set_up::set_up(default_model::needs(
+                args.engine.model.as_deref(),
+                args.engine.random.is_some(),
+            )?)?;
             generate::run(&args, Defaults::Greedy)
         }
         Command::Shared(command) => pagoda_cli::run(command, registry),

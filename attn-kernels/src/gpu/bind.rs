@@ -106,7 +106,10 @@ impl<T> Image<T> {
     /// Binds all elements.
     #[must_use]
     pub fn bind(&self) -> Bind<T> {
-        Bind { bound: Bound { source: Source::Image(self.raw().clone()), offset: 0 }, element: PhantomData }
+        Bind {
+            bound: Bound { source: BoundMemory::Image(self.raw().clone()), offset: 0 },
+            element: PhantomData,
+        }
     }
 }
 

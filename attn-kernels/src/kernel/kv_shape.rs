@@ -71,7 +71,7 @@ pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
 /// Shape of a paged cache, which has one K and one V buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KvShape {
-    /// KV heads.
+    /// Number of KV heads.
     pub num_kv_heads: u32,
     /// Number of elements per head, a multiple of 8.
     pub head_dim: u32,

@@ -32,7 +32,7 @@ impl Matrices {
         self.size
     }
 
-    /// Lanes of a subgroup.
+    /// Number of lanes of a subgroup.
     #[must_use]
     pub const fn lanes(self) -> u32 {
         self.lanes

@@ -23,8 +23,8 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Needs of the model that `--model` asks for, without it of the default model, unless weights are `random`. They include pip if a
-/// package of Python has the model and it is not cached.
+/// Needs of the model that `--model` asks for, without it of the default model, unless weights are `random`. They include pip if
+/// a package of Python has the model and it is not cached.
 ///
 /// # Errors
 /// If the user has no cache folder.

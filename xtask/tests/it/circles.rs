@@ -222,8 +222,8 @@ fn sources(folder: &str) -> BTreeMap<Module, String> {
     files
 }
 
-/// A circle is a set of files of one crate, each of which uses what another defines, so that these lead around. What a file exports
-/// again is of the file that defines it. What makes no circle is in [`counts`].
+/// A circle is a set of files of one crate, each of which uses what another defines, so that these lead around. What a file
+/// exports again is of the file that defines it. What makes no circle is in [`counts`].
 #[test]
 fn few_files_import_each_other() {
     let manifests = tree::files(tree::root()).into_iter().filter(|path| path.ends_with("Cargo.toml"));

@@ -347,7 +347,7 @@ fn uncounted(text: &str) -> Vec<&str> {
         |line: &str| !is_buffer(line) && line.rsplit_once(": ").is_some_and(|(_, of)| NUMBERS.contains(&of));
     let is_doc = |line: &&str| line.starts_with("///");
     let mut found = Vec::new();
-    for (at, line) in lines.iter().enumerate().filter(|(at, line)| *at > 0 && is_number(line)) {
+    for (at, _) in lines.iter().enumerate().filter(|(at, line)| *at > 0 && is_number(line)) {
         let docs = lines[..at].iter().rev().take_while(|line| is_doc(line)).count();
         let summary = lines[at - docs];
         let begins = |unit: &&str| summary.strip_prefix("/// ").and_then(|rest| rest.strip_prefix(*unit));
