@@ -24,6 +24,11 @@ pub const ATTENTION: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 /// scores of some units err by some 1e-3, and so do averages of values of size 1.
 pub const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 
+/// The tolerance of attention to queries of this loudness: scores err in proportion to their size.
+pub(crate) fn loudly(tolerance: Tolerance, loud: f32) -> Tolerance {
+    Tolerance { abs: tolerance.abs * f64::from(loud.max(1.0)), ..tolerance }
+}
+
 /// A cache of values, and the tables of its sequences.
 #[derive(Clone, Debug)]
 pub struct Layer {

@@ -4,7 +4,7 @@ use super::cache_write::stored;
 use super::latents::latent_words;
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::Lists;
-use super::spec::{SPREAD, Size};
+use super::spec::{SPREAD, Size, WHOLE};
 use super::{Case, Spec, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
@@ -79,7 +79,10 @@ fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     latents
 }
 
-/// Returns a slot that holds a latent.
+/// Entries from one list of slots to the next.
+const LIST: u32 = 605;
+
+/// Some slot that holds a latent.
 fn slot(index: u32, count: u32) -> u32 {
     index * 7 % (count / 4) * 4 + 1 + index % 3
 }
@@ -87,9 +90,9 @@ fn slot(index: u32, count: u32) -> u32 {
 /// Returns the numbers of keys of two caches under one softmax, of the window and of the compressed cache; in one
 /// partition for matrices.
 fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
-    let far = if is_coop(variant) { 101 } else { 190 };
+    let (far, most) = if is_coop(variant) { (101, 101) } else { (190, 600) };
     let drawn =
-        |[window, compressed]: [u32; 2]| [spec.number(window, 0..=128), spec.number(compressed, 0..=far)];
+        |[window, compressed]: [u32; 2]| [spec.number(window, 0..=128), spec.number(compressed, 0..=most)];
     [[128, far], [1, 0], [0, 0], [0, 70]].map(drawn)
 }
 
@@ -183,7 +186,7 @@ fn two(variant: &Variant, spec: &Spec) -> Case {
     let counts = counts(variant, spec);
     let (window, compressed) = (slots(&shape, 64, spec, 1), slots(&shape, 128, spec, 2));
     let [window_slots, compressed_slots] = [(64, 1), (128, 2)]
-        .map(|(slots, seed)| -> Vec<u32> { (0..4 * 200).map(|i| slot(i + seed, slots)).collect() });
+        .map(|(slots, seed)| -> Vec<u32> { (0..4 * LIST).map(|i| slot(i + seed, slots)).collect() });
     let width = shape.width() as usize;
     let at = |cache, slot: &u32| -> &[f32] {
         let cache: &Vec<f32> = cache;
@@ -191,14 +194,17 @@ fn two(variant: &Variant, spec: &Spec) -> Case {
     };
     let keys = |index: usize| -> Vec<&[f32]> {
         let [near, far] = counts[index].map(|n| n as usize);
-        let near = window_slots[index * 200..][..near].iter().map(|slot| at(&window, slot));
-        near.chain(compressed_slots[index * 200..][..far].iter().map(|slot| at(&compressed, slot))).collect()
+        let list = index * LIST as usize;
+        let near = window_slots[list..][..near].iter().map(|slot| at(&window, slot));
+        near.chain(compressed_slots[list..][..far].iter().map(|slot| at(&compressed, slot))).collect()
     };
     let rows: Vec<[u32; 4]> =
         (0..).zip(counts).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
     let caches = [&window, &compressed].map(|cache| latent_words(&shape, cache));
     let lists = [window_slots.clone(), compressed_slots.clone()];
-    case("a window and compressed keys", (variant, spec), &shape, &rows, lists_of(200), keys, |case| {
+    let partition_size = if spec.is_whole() { WHOLE } else { PARTITION };
+    let params = MlaDecodeParams { partition_size, ..lists_of(LIST) };
+    case("a window and compressed keys", (variant, spec), &shape, &rows, params, keys, |case| {
         case.binding(&caches[0]).binding(&caches[1])
     })
     .binding(&lists[0])
@@ -219,7 +225,7 @@ fn paged(
     // By matrices each row stays within one partition of the dispatch, so that its results are normalised.
     let coop = is_coop(variant);
     let parts = if coop { 1 } else { spec.number(1, 1..=3) };
-    let (end, partition_size) = (parts * end, parts * PARTITION);
+    let (end, partition_size) = (parts * end, if spec.is_whole() { WHOLE } else { parts * PARTITION });
     let (first_key, num_keys) = (parts * first_key, num_keys.saturating_mul(parts));
     let most = if coop { PARTITION } else { end.max(block + 1) };
     let edge = spec.one_of(block, &[block, PARTITION]);
@@ -231,14 +237,14 @@ fn paged(
     let blocks_of = |len: u32| len.div_ceil(block);
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
-    let mut latents = spec.floats((num_blocks * block) as usize * width, 3);
-    keep(&shape, &mut latents);
-    // Blocks of sequences from the last to the first; block 0 is of none.
-    latents[..block as usize * width].fill(f32::NAN);
+    // Blocks of sequences from the last to the first; block 0 is of none. Slots that hold no token are NaN.
     let tables: Vec<u32> = (1..num_blocks).rev().collect();
+    let mut contents = spec.floats(lens.iter().sum::<u32>() as usize * width, 3);
+    keep(&shape, &mut contents);
+    let latents = placed(&contents, width, (&lens, block), &tables);
     let mut rows = Vec::new();
     for (i, len) in (0..).zip(lens) {
-        let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
+        let table: u32 = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
         let begin = match i {
             0 if begins_late => first,
             0 => spec.number(first, 0..=len),
@@ -272,6 +278,20 @@ fn paged(
     case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
 }
 
+/// The latents of sequences of these lengths in their blocks, after one of none.
+fn placed(contents: &[f32], width: usize, (lens, block): (&[u32], u32), tables: &[u32]) -> Vec<f32> {
+    let mut latents = vec![f32::NAN; (tables.len() + 1) * block as usize * width];
+    let (mut contents, mut table) = (contents.chunks_exact(width), 0);
+    for len in lens {
+        for (token, latent) in (0..*len).zip(contents.by_ref()) {
+            let slot = (tables[(table + token / block) as usize] * block + token % block) as usize;
+            latents[slot * width..][..width].copy_from_slice(latent);
+        }
+        table += len.div_ceil(block);
+    }
+    latents
+}
+
 /// Parameters for lists of `stride` entries.
 fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
@@ -300,12 +320,13 @@ fn case<'a>(
     let num_heads = if coop { 64 } else { num_heads(variant, registers, spec) };
     let width = num_heads * shape.width();
     let q_stride = width + 8 * spec.number(1, 0..=3);
-    let max_partitions = if coop { 1 } else { 2 };
+    let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0);
+    let max_partitions = if coop { 1 } else { longest.div_ceil(params.partition_size).max(1) };
     let params = MlaDecodeParams {
         num_heads,
         q_stride,
         max_partitions,
-        reduced: u32::from(!coop),
+        reduced: u32::from(!coop && !spec.is_whole()),
         scale: 1.0 / (shape.width() as f32).sqrt(),
         ..params
     };
@@ -326,6 +347,9 @@ fn case<'a>(
     let case = case.binding(rows);
     if coop {
         return case.output(COOP, &partial).log_sums(COOP, &stats);
+    }
+    if params.reduced == 0 {
+        return case.output(near, &partial).output(near, stats.as_flattened());
     }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(params.partition_size), ..near };

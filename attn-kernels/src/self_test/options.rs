@@ -48,9 +48,10 @@ impl AttentionInputs {
         spec: &Spec,
     ) -> Self {
         let spec = spec.aside();
+        let most = spec.one_of(150, &[150, 150, 700]);
         let mask = match variant.get(attention::MASK) {
-            Some(Reach::Window(_)) => Reach::Window(spec.number(21, 1..=150)),
-            Some(Reach::Chunk(_)) => Reach::Chunk(spec.number(24, 1..=150)),
+            Some(Reach::Window(_)) => Reach::Window(spec.number(21, 1..=most)),
+            Some(Reach::Chunk(_)) => Reach::Chunk(spec.number(24, 1..=most)),
             Some(Reach::Full) | None => Reach::Full,
         };
         let logit = match variant.get(attention::LOGIT) {

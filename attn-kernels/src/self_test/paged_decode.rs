@@ -1,10 +1,12 @@
 //! Cases of `paged_decode` in all its forms.
 
-use super::layer::{ATTENTION, COOP, queries};
+use super::layer::{ATTENTION, COOP, loudly};
 use super::options::{self, AttentionInputs};
+use super::spec::{LOUDNESS, WHOLE};
 use super::{Case, Spec, count, filled, shape, token_bytes};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
+use crate::kernel::{KvDtype, KvShape};
 use crate::{Level, Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -22,7 +24,8 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let most = lens.iter().copied().max().unwrap_or(0);
     let edge = spec.one_of(shape.block_size, &[shape.block_size, PARTITION]);
-    let lens = &spec.lens(lens, edge, 0..=2 * most)[..];
+    let times = spec.one_of(2, &[2, 2, 2, 5]);
+    let lens = &spec.lens(lens, edge, 0..=times * most)[..];
     let num_heads =
         spec.size().map_or(shape.num_kv_heads * filled(variant, slot::GROUP), |size| size.num_heads);
     let mut layer = spec.layer(shape, lens, 5);
@@ -37,7 +40,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     layer.recycle_each(rows.iter().rev().map(|row| row[3]));
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
-    let partition_size = spec.partition(&[128, PARTITION, 1 << 31]);
+    let (lanes, partition_size) = division(variant, spec);
     let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows, spec);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
@@ -54,9 +57,9 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         softcap: asked.softcap,
         ..PagedDecodeParams::default()
     };
-    let lanes = lanes_of(variant);
     let tokens = asked.tokens(&lens, shape.num_kv_heads);
-    let case = Case::new(what, variant, &params, paged_decode::grid(&params, &shape, lanes, count))
+    let grid = paged_decode::grid(&params, &shape, lanes, count);
+    let case = Case::new(what, variant, &scaled(&shape, params), grid)
         .costs(tokens * token_bytes(&shape), tokens * 4.0 * f64::from(width));
     let (options, tables) = (asked.words(), options::tables(variant, &layer.tables, shape.num_kv_heads));
     if spec.size().is_some() {
@@ -66,16 +69,17 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         let case = case.floats_of(partials * shape.head_dim).floats_of(2 * partials);
         return case.optional(options.as_deref());
     }
-    let q = queries(lens.len(), width as usize, q_stride as usize, spec.seed(6));
+    let (loud, q) = spec.queries([lens.len(), width as usize, q_stride as usize], 6, &LOUDNESS);
     let heads = (count * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
     let (kv, reads) = (layer.kv(), asked.options());
     cpu::paged_decode::paged_decode(&kv, &params, &q, &layer.tables, &rows, &mut partial, &mut stats, &reads);
+    partial.iter_mut().for_each(|x| *x *= value_scale(&shape));
     let [k, v] = layer.words();
     // Sums of several partitions are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
-    let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };
+    let close = loudly(if lanes == Lanes::Matrices { COOP } else { ATTENTION }, loud);
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
     case.binding(&q)
         .binding(&k)
@@ -85,6 +89,32 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         .output(tolerance, &partial)
         .output(close, stats.as_flattened())
         .optional(options.as_deref())
+}
+
+/// The lanes of a variant, and keys of a partition.
+fn division(variant: &Variant, spec: &Spec) -> (Lanes, u32) {
+    match lanes_of(variant) {
+        Lanes::Matrices => (Lanes::Matrices, spec.partition(&[16, 32, 64, PARTITION, 2048, WHOLE])),
+        lanes => (lanes, spec.partition(&[128, PARTITION, 512, 2048, WHOLE])),
+    }
+}
+
+/// Scale of values in codes of fp8.
+fn value_scale(shape: &KvShape) -> f32 {
+    if shape.dtype == KvDtype::Fp8 { 0.5 } else { 1.0 }
+}
+
+/// Scales of codes: the kernel multiplies with them what is stored.
+fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
+    match shape.dtype {
+        KvDtype::Fp8 => PagedDecodeParams {
+            scale: 2.0 * params.scale,
+            k_scale: 0.5,
+            v_scale: value_scale(shape),
+            ..params
+        },
+        _ => params,
+    }
 }
 
 fn lanes_of(variant: &Variant) -> Lanes {

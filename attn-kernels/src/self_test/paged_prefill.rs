@@ -1,7 +1,8 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
-use super::layer::{ATTENTION, COOP, Layer, queries};
+use super::layer::{ATTENTION, COOP, Layer, loudly};
 use super::options::{self, AttentionInputs};
+use super::spec::LOUDNESS;
 use super::{Case, Spec, count, filled, shape, stored};
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
@@ -55,7 +56,9 @@ fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
     if variant.get(attention::SKIP) == Some(true) {
         return CHUNKS.into();
     }
-    spec.list(&CHUNKS, 4, |spec| (spec.len(0, block, 0..=150), spec.len(0, block, 1..=80)))
+    // Few rows of long prompts, or more than a tile.
+    let (far, rows) = spec.one_of((150, 80), &[(150, 130), (150, 80), (1400, 8)]);
+    spec.list(&CHUNKS, 4, |spec| (spec.len(0, block, 0..=far), spec.len(0, block, 1..=rows)))
 }
 
 /// Number of parts of the keys of a case, if there are several.
@@ -84,21 +87,36 @@ struct Dispatch<'a> {
     grid: &'a dyn Fn(u32) -> [u32; 3],
 }
 
+/// Tiles of chunks, each with a list of its own.
+fn tiles_of(chunks: &[(u32, u32)], table_of: &[u32], tile_rows: u32) -> Vec<Tile> {
+    let (mut tiles, mut at) = (Vec::new(), 0);
+    for ((first, rows), table) in chunks.iter().zip(table_of) {
+        for start in (0..*rows).step_by(tile_rows as usize) {
+            let rows = tile_rows.min(rows - start);
+            let (row, position, list) = (at + start, first + start, count(&tiles));
+            tiles.push(Tile::new(row..row + rows, position, *table).listed(list));
+        }
+        at += rows;
+    }
+    tiles
+}
+
+/// The case in dispatches of as many keys as a software driver takes at once.
+fn in_segments(mut case: Case, params: &PagedPrefillParams, last: u32, grid: [u32; 3]) -> Case {
+    case.dispatches.clear();
+    let segments = paged_prefill::segments(0, last, true);
+    let params = |(first_key, num_keys)| PagedPrefillParams { first_key, num_keys, ..*params };
+    segments.map(params).fold(case, |case, params| case.dispatch(&params, grid))
+}
+
 fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>, spec: &Spec) -> Case {
     let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance, grid } = *dispatch;
     let chunks = chunks(variant, spec, shape.block_size);
     let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
     let mut layer = Layer::new(shape, &lens, spec.seed(3));
-    let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
-    for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
-        for start in (0..*rows).step_by(tile_rows as usize) {
-            let rows = tile_rows.min(rows - start);
-            let (row, position, list) = (at + start, first + start, count(&tiles));
-            tiles.push(Tile::new(row..row + rows, position, *table).listed(list));
-            ends.push(position + rows);
-        }
-        at += rows;
-    }
+    let tiles = tiles_of(&chunks, &layer.table_of, tile_rows);
+    let ends: Vec<u32> = tiles.iter().map(|tile| tile.position + tile.rows).collect();
+    let at = tiles.iter().map(|tile| tile.rows).sum();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &ends, spec);
     if asked.attention.skip {
         layer.hush();
@@ -123,7 +141,10 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         ..PagedPrefillParams::default()
     };
     let parts = if part_keys == u32::MAX { 1 } else { PARTS };
-    let q = queries(at as usize, width as usize, q_stride as usize, spec.seed(4));
+    // What scores leave out is clear in queries of the usual size.
+    let loudness = if asked.attention.skip { &[1.0] } else { &LOUDNESS[..] };
+    let (loud, q) = spec.queries([at as usize, width as usize, q_stride as usize], 4, loudness);
+    let tolerance = loudly(tolerance, loud);
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (Vec::new(), Vec::new());
     let tables = &layer.tables;
@@ -144,8 +165,12 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
     let [x, y, _] = grid(count(&tiles));
     let [k, v] = layer.words();
     let name = if parts == 1 { "chunks round blocks and tiles" } else { "keys in parts" };
-    Case::new(name, variant, &params, [x, y, parts])
-        .binding(&q)
+    let made = Case::new(name, variant, &params, [x, y, parts]);
+    let last = ends.iter().copied().max().unwrap_or(1) - 1;
+    // Matrices do not go on where an earlier dispatch ended.
+    let goes_on = parts == 1 && variant.level < Level::Coop;
+    let made = if goes_on { in_segments(made, &params, last, [x, y, 1]) } else { made };
+    made.binding(&q)
         .binding(&k)
         .binding(&v)
         .binding(&options::tables(variant, tables, shape.num_kv_heads))

@@ -14,7 +14,13 @@ use crate::kernel::paged_decode::PARTITION;
 /// A prime that spreads indices.
 pub(crate) const SPREAD: u32 = 7919;
 
-/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all have their usual values.
+/// Factors on queries: logits of loud ones have peaks, and maxima that grow again and again.
+pub(crate) const LOUDNESS: [f32; 4] = [0.25, 1.0, 1.0, 4.0];
+
+/// More keys than a row of a case has, whole blocks and steps.
+pub(crate) const WHOLE: u32 = 1 << 31;
+
+/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all are the usual ones.
 ///
 /// A kernel's cases ask for them one after the other, so equal specs give one variant equal cases.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +30,12 @@ pub struct Spec {
     draws: Cell<u64>,
     /// Whether lists name all blocks.
     lists_all: bool,
+    /// Tokens of the blocks whose edges lengths lie about, if not the variant's.
+    edges: Option<u32>,
+    /// Whether a row's keys are in one partition.
+    whole: bool,
+    /// Rows, columns and blocks of 32 elements of a product.
+    product: Option<[u32; 3]>,
 }
 
 /// Sizes of a case that is only timed. Each kernel takes those that its variant leaves open.
@@ -73,7 +85,7 @@ impl Spec {
     /// the case is only timed. Kernels that know no sizes have cases with references, which state no bytes.
     #[must_use]
     pub const fn sized(size: Size) -> Self {
-        Self { seed: None, size: Some(size), draws: Cell::new(0), lists_all: false }
+        Self { size: Some(size), ..Self::usual() }
     }
 
     /// The sizes of a case that is only timed.
@@ -94,7 +106,25 @@ impl Spec {
 
     /// Number of keys of a partition, [`PARTITION`] by default.
     pub(crate) fn partition(&self, sizes: &[u32]) -> u32 {
-        self.size().map_or_else(|| self.one_of(PARTITION, sizes), |size| size.partition)
+        let partition = self.size().map_or_else(|| self.one_of(PARTITION, sizes), |size| size.partition);
+        if self.whole { WHOLE } else { partition }
+    }
+
+    /// Whether a row's keys are in one partition.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// One of `loudness`, and queries as [`layer::queries`] makes them, by default from the seed `usual`, times that.
+    pub(crate) fn queries(
+        &self,
+        [rows, used, stride]: [usize; 3],
+        usual: u64,
+        loudness: &[f32],
+    ) -> (f32, Vec<f32>) {
+        let loud = self.one_of(1.0, loudness);
+        let q = layer::queries(rows, used, stride, self.seed(usual));
+        (loud, q.into_iter().map(|x| loud * x).collect())
     }
 
     /// Number of KV heads.
@@ -127,7 +157,13 @@ impl Spec {
     /// Draws everything that a case leaves open from `seed`.
     #[must_use]
     pub const fn random(seed: u64) -> Self {
-        Self { seed: Some(seed), size: None, draws: Cell::new(0), lists_all: false }
+        Self { seed: Some(seed), ..Self::usual() }
+    }
+
+    /// The usual choices, as by default.
+    const fn usual() -> Self {
+        let draws = Cell::new(0);
+        Self { seed: None, size: None, draws, lists_all: false, edges: None, whole: false, product: None }
     }
 
     /// Returns the spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that
@@ -137,10 +173,34 @@ impl Spec {
         Self { lists_all: true, ..self }
     }
 
-    /// Returns a spec for further choices, whose number does not change the choices of this spec.
+    /// The spec with lengths about the edges of blocks of `block` tokens: variants for other blocks then get the same sequences.
+    #[must_use]
+    pub const fn at_edges_of(self, block: u32) -> Self {
+        Self { edges: Some(block), ..self }
+    }
+
+    /// The spec with the keys of a row in one partition, whose reference is attention to all of them.
+    #[must_use]
+    pub const fn in_one_partition(self) -> Self {
+        Self { whole: true, ..self }
+    }
+
+    /// The spec with products of that many rows, columns and blocks of 32 elements: variants for other tiles then get the same.
+    #[must_use]
+    pub const fn multiplying(self, shape: [u32; 3]) -> Self {
+        Self { product: Some(shape), ..self }
+    }
+
+    /// Rows, columns and blocks of 32 elements of products, if the spec names them.
+    #[must_use]
+    pub const fn product(&self) -> Option<[u32; 3]> {
+        self.product
+    }
+
+    /// Further choices: how many there are does not change those of the spec.
     pub(crate) fn aside(&self) -> Self {
         let seed = self.rng().map(|mut rng| rng.random());
-        Self { seed, size: self.size, draws: Cell::new(0), lists_all: self.lists_all }
+        Self { seed, draws: Cell::new(0), ..self.clone() }
     }
 
     /// Returns the random generator of the next choice, unless that has its usual value.
@@ -191,6 +251,7 @@ impl Spec {
     pub fn len(&self, usual: u32, block: u32, range: RangeInclusive<u32>) -> u32 {
         let Some(mut rng) = self.rng() else { return self.size.map_or(usual, |size| size.context) };
         let (least, most) = range.into_inner();
+        let block = self.edges.unwrap_or(block);
         let len = rng.random_range(least..=most);
         let near = (len / block * block + rng.random_range(0..3)).saturating_sub(1);
         if rng.random() { len } else { near.clamp(least, most) }

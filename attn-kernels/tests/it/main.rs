@@ -2,8 +2,6 @@
 
 mod adapter;
 mod codegen;
-mod coop;
-mod coop_decode;
 mod coop_xattn;
 mod examples;
 mod flushing;

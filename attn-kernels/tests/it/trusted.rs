@@ -7,22 +7,26 @@ use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::index_logits::{self, IndexKeys};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
-use attn_kernels::kernel::mla_decode::{self, LatentShape};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
-use attn_kernels::kernel::paged_decode::{self, Lanes};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, heads_per_lane};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, heads_per_lane};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop, paged_reduce};
 use attn_kernels::profile::Registers;
-use attn_kernels::self_test::{self, Case, Spec};
+use attn_kernels::self_test::options::AttentionInputs;
+use attn_kernels::self_test::{self, Spec};
 use attn_kernels::{Level, Variant};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::reference::decode::lanes_of;
-use crate::reference::device::{self, assert_bits, assert_draw_passes as check, cases, described};
+use crate::reference::decode::{Decoder, lanes_of};
+use crate::reference::device::{self, assert_draw_passes as check, cases, is_long};
 use crate::reference::layer::coded_shapes;
 use crate::reference::options::attentions;
+use crate::reference::paged_prefill::Prefill;
+use crate::reference::properties::assert_same_bits;
+use crate::usual;
 
 /// The device without bounds checks, opened once.
 fn gpu() -> Option<&'static Gpu> {
@@ -58,45 +62,15 @@ fn in_blocks(context: Context, block: u32) -> Context {
 fn assert_lists_of_all_change_nothing(gpu: &Gpu, dense: &Variant, listed: &Variant, seed: u64) {
     let all = self_test::cases(dense, &Spec::random(seed)).remove(0);
     let named = self_test::cases(listed, &Spec::random(seed).listing_all()).remove(0);
-    let ([of_all, of_named], what) = ([&all, &named].map(|case| after(gpu, case)), described(listed));
-    for (buffer, _) in &all.wants {
-        assert_bits(&what, bytemuck::cast_slice(&of_named[*buffer]), bytemuck::cast_slice(&of_all[*buffer]));
-    }
+    assert_same_bits(gpu, &named, &all);
 }
 
-/// Buffers of a case as its kernel leaves them.
-fn after(gpu: &Gpu, case: &Case) -> Vec<Vec<u32>> {
-    case.after(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", described(&case.variant)))
+/// Sinks that `seed` draws for so many heads.
+fn sinks_of(seed: u64) -> impl Fn(u32) -> Vec<f32> {
+    move |num_heads| AttentionInputs::new(Attention::default(), num_heads, seed).sinks
 }
 
-/// Fails unless each row of the first case has the same bits among rows without keys as among the others. Rows are of four words,
-/// in a buffer by number.
-fn assert_rows_are_independent(gpu: &Gpu, variant: &Variant, rows: usize, seed: u64) {
-    let case = self_test::cases(variant, &Spec::random(seed)).remove(0);
-    let alone = |index| {
-        let mut case = case.clone();
-        for (_, row) in
-            case.buffers[rows].chunks_exact_mut(4).enumerate().filter(|(other, _)| *other != index)
-        {
-            (row[1], row[3]) = (0, 0);
-        }
-        after(gpu, &case)
-    };
-    let together = after(gpu, &case);
-    let alone: Vec<_> = (0..case.buffers[rows].len() / 4).map(alone).collect();
-    for (buffer, _) in &case.wants {
-        for (at, word) in together[*buffer].iter().enumerate() {
-            let same = alone.iter().any(|alone| alone[*buffer][at] == *word);
-            assert!(
-                same,
-                "{}, seed {seed}: word {at} of buffer {buffer} depends on other rows",
-                described(variant)
-            );
-        }
-    }
-}
-
-/// Checks `paged_decode` by `lanes`: its cases, rows alone, and lists of all blocks.
+/// Checks `paged_decode` by `lanes`: its cases, rows and keys in any dispatches, the smallest blocks, and lists of all blocks.
 fn check_decode(
     gpu: &Gpu,
     shape: &KvShape,
@@ -104,24 +78,73 @@ fn check_decode(
     attention: Attention,
     seed: u64,
 ) {
-    let variant = |attention| paged_decode::variant(shape, num_heads, lanes, &attention);
-    check(gpu, variant(attention), seed);
-    assert_rows_are_independent(gpu, &variant(attention), 4, seed);
+    let least = if lanes == Lanes::Matrices { 16 } else { 4 };
+    let variant = |shape: &KvShape, attention| paged_decode::variant(shape, num_heads, lanes, &attention);
+    check(gpu, variant(shape, attention), seed);
+    let grid = |params: &PagedDecodeParams, rows| {
+        let shape = KvShape { num_kv_heads: params.num_kv_heads, ..*shape };
+        paged_decode::grid(params, &shape, lanes, rows)
+    };
+    let sinks = sinks_of(seed);
+    let decoder = |shape: &KvShape| Decoder {
+        variant: variant(shape, attention),
+        reduce: paged_reduce::best(gpu.profile(), shape, &attention),
+        grid: &grid,
+        sinks: attention.sinks.then_some(&sinks),
+    };
+    decoder(shape).check(gpu, seed);
+    if shape.block_size > least {
+        let other = KvShape { block_size: least, ..*shape };
+        decoder(shape).check_blocks(gpu, &decoder(&other), shape.block_size, seed);
+    }
     // A lane has codes of two neighbouring keys, but listed tokens have no neighbours: their sums have another order.
     let reordered = attention.context == Context::Tokens && shape.dtype.is_code();
     if attention.context != Context::Full && !reordered {
-        let dense = variant(Attention { context: Context::Full, ..attention });
-        assert_lists_of_all_change_nothing(gpu, &dense, &variant(attention), seed);
+        let dense = variant(shape, Attention { context: Context::Full, ..attention });
+        assert_lists_of_all_change_nothing(gpu, &dense, &variant(shape, attention), seed);
     }
 }
 
-/// Checks `mla_decode`, or its form by matrices, of `attention`: its cases, rows alone, and lists of all blocks.
-fn check_latents(gpu: &Gpu, variant: &dyn Fn(Attention) -> Variant, context: Context, seed: u64) {
-    let of = |context| variant(Attention { context, ..Attention::default() });
-    check(gpu, of(context), seed);
-    assert_rows_are_independent(gpu, &of(context), 3, seed);
-    if context != Context::Full {
-        assert_lists_of_all_change_nothing(gpu, &of(Context::Full), &of(context), seed);
+/// Checks a variant of `mla_decode`, or of its form by matrices: its cases, and rows and keys in any dispatches.
+fn check_latents(
+    gpu: &Gpu,
+    variant: Variant,
+    reduce: &dyn Fn(&Attention) -> Variant,
+    grid: &dyn Fn(&MlaDecodeParams, u32) -> [u32; 3],
+    (context, seed): (Context, u64),
+) {
+    check(gpu, variant.clone(), seed);
+    let (sinks, has_sinks) = (sinks_of(seed), seed.is_multiple_of(2));
+    let reduce = reduce(&Attention { context, sinks: has_sinks, ..Attention::default() });
+    check(gpu, reduce.clone(), seed);
+    Decoder { variant, reduce, grid, sinks: has_sinks.then_some(&sinks) }.check(gpu, seed);
+}
+
+/// A variant of prefill for a cache and an attention, and its workgroups.
+type PrefillOf<'a> =
+    (&'a dyn Fn(&KvShape, Attention) -> Variant, &'a dyn Fn(&PagedPrefillParams, u32) -> [u32; 3]);
+
+/// Checks a kernel of prefill: its cases, rows in any tiles, keys in any parts, blocks of four tokens, and lists of all blocks.
+fn check_prefill(
+    gpu: &Gpu,
+    shape: &KvShape,
+    (variant, grid): PrefillOf<'_>,
+    attention: Attention,
+    seed: u64,
+) {
+    check(gpu, variant(shape, attention), seed);
+    let of = |shape: &KvShape| {
+        let variant = variant(shape, attention);
+        Prefill { goes_on: variant.level < Level::Coop, variant, grid }
+    };
+    of(shape).check(gpu, seed);
+    if shape.block_size > 4 {
+        let other = KvShape { block_size: 4, ..*shape };
+        of(shape).check_blocks(gpu, &of(&other), shape.block_size, seed);
+    }
+    if attention.context != Context::Full {
+        let dense = variant(shape, Attention { context: Context::Full, ..attention });
+        assert_lists_of_all_change_nothing(gpu, &dense, &variant(shape, attention), seed);
     }
 }
 
@@ -147,8 +170,59 @@ fn attention() -> impl Strategy<Value = Attention> {
     })
 }
 
+/// The ways to load keys that the device has.
+fn loads(gpu: &Gpu) -> impl Iterator<Item = KeyLoads> {
+    let subgroups = gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8;
+    [Some(KeyLoads::Uniform), subgroups.then_some(KeyLoads::Broadcast)].into_iter().flatten()
+}
+
+/// The ends of what prefill serves. Software drivers take half a minute to compile each of the large heads, so these are for
+/// devices.
+#[test]
+fn heads_groups_and_blocks_of_prefill_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    for (head_dim, group, block_size, dtype) in [
+        (16, 128, 128, KvDtype::F16),
+        (24, 1, 4, KvDtype::Int8),
+        (248, 3, 128, KvDtype::F32),
+        (256, 32, 4, KvDtype::F16),
+        (512, 8, 16, KvDtype::F16),
+        (512, 1, 64, KvDtype::Fp8),
+    ] {
+        let shape = KvShape { num_kv_heads: 1, head_dim, block_size, dtype, layout: KvLayout::Native };
+        if head_dim > 128 && gpu.is_cpu() {
+            eprintln!("{shape:?} is left to devices");
+            continue;
+        }
+        for loads in loads(gpu) {
+            check(gpu, paged_prefill::variant(&shape, group, loads, &Attention::default()), 41);
+        }
+    }
+}
+
+/// The ends of what decode serves: heads of 16 to 512 elements, groups of 1 to 128 query heads, blocks of 4 to 128 tokens.
+#[test]
+fn heads_groups_and_blocks_of_decode_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    let limits = [
+        (512, 8, 4, KvDtype::Int8),
+        (16, 128, 128, KvDtype::F32),
+        (24, 100, 8, KvDtype::Fp8),
+        (248, 1, 128, KvDtype::F32),
+        (16, 31, 4, KvDtype::F16),
+        (256, 128, 4, KvDtype::F16),
+        (512, 3, 16, KvDtype::F16),
+    ];
+    for &(head_dim, group, block_size, dtype) in usual(3, &limits) {
+        let shape = KvShape { num_kv_heads: 1, head_dim, block_size, dtype, layout: KvLayout::Native };
+        for lanes in lanes_of(gpu, &shape) {
+            check(gpu, paged_decode::variant(&shape, group, lanes, &Attention::default()), 31);
+        }
+    }
+}
+
 proptest! {
-    #![proptest_config(cases(2))]
+    #![proptest_config(cases(3))]
 
     #[test]
     fn decode(
@@ -168,7 +242,7 @@ proptest! {
 
     #[test]
     fn latents(
-        (latent, rope, log) in (1u32..=16, 0u32..=8, 2u32..=7),
+        (latent, rope, log, plain) in (1u32..=if is_long() { 64 } else { 16 }, 0u32..=8, 2u32..=7, 0u32..=8),
         num_heads in select(vec![1u32, 2, 5, 16, 24, 128]),
         dtype in select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
         context in contexts(),
@@ -178,18 +252,27 @@ proptest! {
         if let Some(gpu) = gpu() {
             let shape = LatentShape { latent: 8 * latent, rope: 8 * rope, block_size: 1 << log, dtype, plain: 0 };
             let registers = if few { Registers::Few } else { Registers::Many };
-            let variant = |attention| mla_decode::variant(&shape, num_heads, &attention, registers);
+            let of = |context| {
+                mla_decode::variant(&shape, num_heads, &Attention { context, ..Attention::default() }, registers)
+            };
+            let reduce = |attention: &Attention| mla_decode::reduce_variant(gpu.profile(), &shape, attention);
+            let grid = |params: &MlaDecodeParams, rows| mla_decode::grid(params, rows, registers);
             let context = in_blocks(context, 1 << log);
-            check_latents(gpu, &variant, context, seed);
-            let attention = Attention { context, sinks: few, ..Attention::default() };
-            check(gpu, mla_decode::reduce_variant(gpu.profile(), &shape, &attention), seed);
-            check(gpu, mla_decode::variant_of_two(&shape, num_heads, registers), seed);
+            check_latents(gpu, of(context), &reduce, &grid, (context, seed));
+            if context != Context::Full {
+                assert_lists_of_all_change_nothing(gpu, &of(Context::Full), &of(context), seed);
+            }
+            // Some elements of what is as long as keys are not coded, in fp8.
+            let plain = if dtype == KvDtype::Fp8 && latent > plain { 8 * plain } else { 0 };
+            let shape = LatentShape { rope: if plain > 0 { 0 } else { shape.rope }, plain, ..shape };
+            let two = mla_decode::variant_of_two(&shape, num_heads, registers);
+            check_latents(gpu, two, &reduce, &grid, (Context::Full, seed));
         }
     }
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases(2))]
 
     /// Prefill of shapes of which a software driver compiles a lane in a few seconds.
     #[test]
@@ -205,18 +288,22 @@ proptest! {
             // There are no lists of tokens.
             let context = if context == Context::Tokens { Context::Full } else { context };
             let attention = Attention { context: in_blocks(context, shape.block_size.max(8)), ..attention };
-            let subgroups = gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8;
-            let loads = [Some(KeyLoads::Uniform), subgroups.then_some(KeyLoads::Broadcast)];
-            for loads in loads.into_iter().flatten() {
-                let variant = |attention| paged_prefill::variant(&shape, num_heads, loads, &attention);
-                check(gpu, variant(attention), seed);
-                let dense = variant(Attention { context: Context::Full, ..attention });
-                if context != Context::Full {
-                    assert_lists_of_all_change_nothing(gpu, &dense, &variant(attention), seed);
-                }
+            for loads in loads(gpu) {
+                let variant = |shape: &KvShape, attention| {
+                    paged_prefill::variant(shape, num_heads, loads, &attention)
+                };
+                let grid = |params: &PagedPrefillParams, tiles| {
+                    let shape = KvShape { num_kv_heads: params.num_kv_heads, ..shape };
+                    paged_prefill::grid(&shape, params.num_heads, loads, tiles)
+                };
+                check_prefill(gpu, &shape, (&variant, &grid), attention, seed);
             }
         }
     }
+}
+
+proptest! {
+    #![proptest_config(cases(1))]
 
     /// Keys in codes with scales, or in a cache; matrices take vectors of whole sixteens.
     #[test]
@@ -269,19 +356,16 @@ proptest! {
                 KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: 1 << log_block, dtype, layout: KvLayout::Native };
             prop_assert!(spans > 8 || paged_prefill_coop::serves(&shape, gpu.profile()));
             prop_assume!(paged_prefill_coop::serves(&shape, gpu.profile()));
-            let variant = |attention| paged_prefill_coop::variant(&shape, &attention);
-            check(gpu, variant(attention), seed);
-            if attention.context != Context::Full {
-                let dense = variant(Attention { context: Context::Full, ..attention });
-                assert_lists_of_all_change_nothing(gpu, &dense, &variant(attention), seed);
-            }
+            let variant = |shape: &KvShape, attention| paged_prefill_coop::variant(shape, &attention);
+            let grid = |params: &PagedPrefillParams, tiles| paged_prefill_coop::grid(params.num_heads, tiles);
+            check_prefill(gpu, &shape, (&variant, &grid), attention, seed);
         }
     }
 
     #[test]
     fn decode_by_matrices(
         (log_dim, log_block) in (5u32..=7, 4u32..=7),
-        group in 1u32..=16,
+        (group, sinks) in (1u32..=20, any::<bool>()),
         dtype in dtypes(),
         attention in attention(),
         seed: u64,
@@ -295,7 +379,7 @@ proptest! {
                 Context::Blocks(tokens) => Context::Blocks(tokens.max(shape.block_size)),
                 other => other,
             };
-            let attention = Attention { context, ..attention };
+            let attention = Attention { context, sinks, ..attention };
             check_decode(gpu, &shape, (2 * group, Lanes::Matrices), attention, seed);
         }
     }
@@ -311,8 +395,14 @@ proptest! {
             let shape = LatentShape { latent: 128 * latent, rope: 64 * rope, block_size: 1 << log_block, dtype, plain: 0 };
             let kernel = MlaKernel::new(&shape, 32, gpu.profile());
             let context = if tokens { Context::Tokens } else { Context::Full };
-            check_latents(gpu, &|attention| kernel.variant(&attention), context, seed);
-            check(gpu, kernel.variant_of_two(), seed);
+            let of = |context| kernel.variant(&Attention { context, ..Attention::default() });
+            let reduce = |attention: &Attention| mla_decode::reduce_variant(gpu.profile(), &shape, attention);
+            let grid = |params: &MlaDecodeParams, rows| kernel.grid(params, rows);
+            check_latents(gpu, of(context), &reduce, &grid, (context, seed));
+            if context != Context::Full {
+                assert_lists_of_all_change_nothing(gpu, &of(Context::Full), &of(context), seed);
+            }
+            check_latents(gpu, kernel.variant_of_two(), &reduce, &grid, (Context::Full, seed));
         }
     }
 }
