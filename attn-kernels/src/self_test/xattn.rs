@@ -79,22 +79,27 @@ pub(crate) fn strided_qk(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let stride = filled(variant, slot::STRIDE);
     let part = if is_coop { 16 * filled(variant, slot::WIDTH) } else { filled(variant, strided_qk::PART) };
-    let (heads, dim) = (4, shape.head_dim as usize);
-    let e = estimate(spec, 4, 4 * shape.head_dim, stride, stride * part);
-    let layer = Layer::new(shape, &[e.kv_len], spec.seed(5));
+    let (num_heads, dim) = (2 * spec.number(2, 1..=3), shape.head_dim as usize);
+    let heads = num_heads as usize;
+    let causal = spec.one_of(true, &[true, true, false]);
+    let e =
+        Estimate { causal, ..estimate(spec, num_heads, num_heads * shape.head_dim, stride, stride * part) };
+    // The second of two sequences.
+    let layer = Layer::new(shape, &[20, e.kv_len], spec.seed(5));
+    let e = Estimate { table: layer.table_of[1], ..e };
     let rows = e.q_len as usize;
     let q = queries(rows, heads * dim, e.q_stride as usize, spec.seed(6));
     let row = |head: usize, t: usize| &q[t * e.q_stride as usize + head * dim..][..dim];
     let q_heads: Vec<f32> =
         (0..heads).flat_map(|head| (0..rows).flat_map(move |t| row(head, t).iter().copied())).collect();
-    let (kv, table) = (layer.kv(), &layer.tables[..]);
+    let (kv, table) = (layer.kv(), &layer.tables[e.table as usize..]);
     let key = |head: usize, t: usize| kv.key(table, head, t).map(f32_of).collect::<Vec<_>>();
     let tokens = (0..2).flat_map(|head| (0..e.kv_len as usize).map(move |t| (head, t)));
     let k_heads: Vec<f32> = tokens.flat_map(|(head, t)| key(head, t)).collect();
     let fits = "the tensors are as long as their shapes say";
     let q_heads = Heads::new("q", &q_heads, [heads, rows, dim]).expect(fits);
     let k_heads = Heads::new("k", &k_heads, [2, e.kv_len as usize, dim]).expect(fits);
-    let blocks = 0..e.query_blocks();
+    let blocks = spec.number(0, 0..=e.query_blocks() - 1)..e.query_blocks();
     let (params, of_queries) = (e.strided_qk(&shape, &blocks), e.stride_queries(&blocks));
     let sizes = [of_queries.front, stride, part].map(|n| n as usize);
     let want = cpu::strided_qk::strided_qk(&params, sizes[0], sizes[1], sizes[2], &q_heads, &k_heads);

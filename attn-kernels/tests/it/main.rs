@@ -2,7 +2,6 @@
 
 mod adapter;
 mod codegen;
-mod coop_xattn;
 mod examples;
 mod flushing;
 mod layout;

@@ -325,8 +325,8 @@ proptest! {
 
     #[test]
     fn strided_scores(
-        spans in 1u32..=10,
-        (log_stride, log_page, log_rows) in (2u32..=4, 4u32..=7, 4u32..=6),
+        spans in 1u32..=16,
+        (log_stride, log_page, log_rows) in (2u32..=4, 4u32..=8, 4u32..=6),
         seed: u64,
     ) {
         let stride = 1 << log_stride;
