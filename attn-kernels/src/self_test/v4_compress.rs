@@ -21,22 +21,28 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         return vec![timed(variant, ratio, size.rows)];
     }
-    let windows = spec.number(3, 2..=5) as usize;
+    let most = u32::try_from(640 / r).expect("some windows");
+    let windows = spec.number(3, 2..=most) as usize;
     let (len, blocks) = (windows * r, (windows * r).div_ceil(block));
-    let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();
+    // Blocks of other sequences are before those of this one.
+    let table = spec.number(2, 0..=3) as usize;
+    let of_sequence = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks"));
+    let tables: Vec<u32> = std::iter::repeat_n(u32::MAX, table).chain(of_sequence).collect();
     let (kv, score) = (spec.floats(len * width, 1), spec.floats(len * width, 2));
     let (ape, norm) = (spec.floats(r * width, 3), spec.floats(dim, 4));
     // Pages are longer than their tokens.
     let page = block * 2 * width + 4 * spec.number(1, 0..=3) as usize;
     let mut states = vec![f32::NAN; blocks * page];
     for p in 0..len {
-        let state = &mut states[tables[p / block] as usize * page + p % block * 2 * width..][..2 * width];
+        let state =
+            &mut states[tables[table + p / block] as usize * page + p % block * 2 * width..][..2 * width];
         state[..width].copy_from_slice(&kv[p * width..][..width]);
         state[width..].copy_from_slice(&score[p * width..][..width]);
     }
     let (mut entries, mut angles, mut want) = (Vec::<[u32; 4]>::new(), Vec::new(), Vec::new());
     for (slot, end) in (0..).zip([r, len]) {
-        entries.push([u32::try_from(end - 1).expect("few tokens"), 0, slot, 0]);
+        let [last, table] = [end - 1, table].map(|n| u32::try_from(n).expect("few tokens"));
+        entries.push([last, table, slot, 0]);
         let at = ((end - 1) / r * r) as f64;
         angles.extend((0..rope / 2).map(|pair| {
             let (sin, cos) = (at * THETA.powf(-2.0 * pair as f64 / rope as f64)).sin_cos();
