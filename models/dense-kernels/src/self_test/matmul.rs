@@ -27,10 +27,26 @@ use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Packed};
 use crate::{Tensor, cpu};
 
-/// Tolerance of sums of 512 products of factors rounded to f16, whose errors of 2^-12 of size 1/3 add up by chance.
+/// Sums of 2,048 products of size 1/3, so of size 15, in f32: the error of a sum of that length.
+const LANES: Tolerance = Tolerance { abs: 3e-5, rel: 1e-5 };
+/// The product of two such sums, one through `exp`.
+const LANES_GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
+/// Sums of as many products, of normed activations or in codes: twice that size, or in another order.
+pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
+/// Tolerance of the product of two such sums, one through `exp`.
+pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
+/// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 /// Tolerance of the product of two such sums of size 13, one through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
+
+/// A storage type that the variant's weights module reads and whose blocks fill `blocks` blocks of 32 elements.
+fn dtype_of(variant: &Variant, spec: &Spec, blocks: u32) -> Dtype {
+    let (weights, width) = (filled(variant, matmul::WEIGHTS), blocks as usize * BLOCK);
+    let reads = |dtype: &Dtype| Format::from(*dtype) == weights && width.is_multiple_of(dtype.block_elems());
+    let all: Vec<Dtype> = Dtype::ALL.into_iter().rev().filter(reads).collect();
+    spec.one_of(all[0], &all)
+}
 
 fn epilogue(variant: &Variant) -> Epilogue {
     variant.get(matmul::EPILOGUE).unwrap_or(Epilogue::Store)
@@ -40,8 +56,11 @@ fn loads(variant: &Variant) -> Loads {
     variant.get(matmul::ACTIVATIONS).flatten().unwrap_or(Loads::Uniform)
 }
 
-/// Numbers of rows, columns and blocks of a product, at most the usual ones, for which the tolerances are.
+/// Rows, columns and blocks of a product, those of the spec or at most as many as usual, which the tolerances are for.
 fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
+    if let Some(shape) = spec.product() {
+        return shape;
+    }
     [spec.number(rows, 1..=rows), spec.number(cols, 1..=cols), whole_blocks(variant, spec, blocks)]
 }
 
@@ -107,7 +126,7 @@ struct Product {
 
 impl Product {
     fn new(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> Self {
-        let (epilogue, dtype) = (epilogue(variant), dtype(variant));
+        let (epilogue, dtype) = (epilogue(variant), dtype_of(variant, spec, blocks));
         let y_offset = spec.number(8, 0..=8);
         let (x_stride, y_stride) =
             (blocks * 8 + spec.number(1, 0..=3), y_offset + cols + spec.number(4, 0..=4));
@@ -227,7 +246,8 @@ pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let [rows, cols, blocks] = sizes(variant, spec, [rows, 75, blocks]);
     let product = Product::new(variant, spec, [rows, cols, blocks]);
-    let tolerance = if product.parts.len() == 2 { GATED } else { SUM };
+    let is_normed = variant.get(matmul::ACTIVATIONS) == Some(None);
+    let tolerance = if is_normed { product.tolerance() } else { product.lanes_tolerance() };
     let grid = matmul::grid(tiling, rows, cols);
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
 }
@@ -253,7 +273,7 @@ pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
     let product = Product::new(variant, spec, [rows, cols, blocks]);
     let grid = tile.grid(product.epilogue, rows, cols);
-    vec![product.case("rows and columns beyond a tile", variant, grid, product.tolerance())]
+    vec![product.case("rows and columns beyond a tile", variant, grid, product.lanes_tolerance())]
 }
 
 impl Product {
@@ -284,6 +304,10 @@ impl Product {
 
     fn coop_tolerance(&self) -> Tolerance {
         if self.parts.len() == 2 { COOP_GATED } else { COOP }
+    }
+
+    fn lanes_tolerance(&self) -> Tolerance {
+        if self.parts.len() == 2 { LANES_GATED } else { LANES }
     }
 
     fn tolerance(&self) -> Tolerance {
@@ -407,8 +431,8 @@ pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
 pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Plain types need not fill their last block.
     let (width, row) = if dtype(variant).block_elems() == 1 { (504, 504) } else { (512, 512) };
-    let vocab = 37;
-    let matrix = tensors::random(dtype(variant), vocab, width, spec.seed(1));
+    let (vocab, dtype) = (37, dtype_of(variant, spec, 16));
+    let matrix = tensors::random(dtype, vocab, width, spec.seed(1));
     let tokens = [0, 36, 5, 5, 12, 35, 1].map(|token| spec.number(token, 0..=36));
     // A shard: tokens 5 to 35.
     let params = EmbedParams { rows: 7, first: 5, cols: 31, width: row, scale: 1.5 };

@@ -2,13 +2,14 @@
 
 #[path = "../../../../attn-kernels/tests/it/reference/device.rs"]
 pub(crate) mod device;
-mod embed;
 mod hyper;
 mod int8;
 mod logits;
 mod matmul;
 mod moe;
+#[path = "../../../../attn-kernels/tests/it/reference/properties.rs"]
+mod properties;
 mod sample;
 mod scan;
 mod softcap;
-mod tensors;
+pub(crate) mod tensors;

@@ -2,19 +2,23 @@
 
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::Spec;
-use attn_kernels::{Level, Variant};
+use attn_kernels::{Level, NamedVariant, Variant};
 use dense_kernels::kernel::hyper_collapse::{self, Reader};
+use dense_kernels::kernel::matmul::Epilogue;
+use dense_kernels::kernel::matmul_coop::{self, Activations, TilePlan};
 use dense_kernels::kernel::{
     ExpertTerms, bias, glu, hyper_expand, index_query_fp8, index_write, index_write_fp8, log_prob,
     moe_combine, norm_heads, rms_norm, rope, state_write, variants,
 };
+use dense_kernels::pack::Format;
 use dense_kernels::{Activation, Pairing};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 
 use crate::every;
-use crate::kernels::device::{assert_draw_passes, assert_passes, cases, gpu};
+use crate::kernels::device::{assert_draw_passes, assert_passes, cases, described, gpu};
+use crate::kernels::tensors::dtypes;
 
 proptest! {
     #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
@@ -28,6 +32,23 @@ proptest! {
             let variants = variants().into_iter().filter(|named| named.level() <= Level::Subgroup);
             let drawn = (seed % every..).zip(variants).filter(|(n, _)| n.is_multiple_of(every));
             drawn.for_each(|(_, named)| assert_passes(gpu, &named, &Spec::random(seed)));
+        }
+    }
+
+    /// Ragged shapes of any storage type, in the tiles that are fastest by the model of a device.
+    #[test]
+    fn products_by_matrices_are_those_of_their_reference(
+        dtype in dtypes(),
+        epilogue in select(vec![Epilogue::Store, Epilogue::Add, Epilogue::SiluMul]),
+        (rows, cols, super_blocks) in (1u32..=300, 1u32..=600, 1u32..=4),
+        seed: u64,
+    ) {
+        if let Some(gpu) = crate::adapter::gpu() {
+            let shape = [rows, cols, 8 * super_blocks];
+            let tile = TilePlan::fastest(gpu.profile(), shape, epilogue, 0).tile;
+            let variant = matmul_coop::variant(Format::from(dtype), epilogue, Activations::F32, tile);
+            let name = described(&variant);
+            assert_passes(&gpu, &NamedVariant { name, variant }, &Spec::random(seed).multiplying(shape));
         }
     }
 

@@ -1,159 +1,96 @@
-//! `matmul` against its reference, and to the bit over every way to cut the work.
+//! Products of `matmul` and `matmul_tile`, to the bit over every way to cut the work.
 
-use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use super::tensors::{self, floats};
+use super::device::{assert_bits, cases, described, gpu};
+use super::properties::{after, assert_leaves, assert_same_bits, dispatched, params, written};
+use super::tensors;
 use crate::{every, usual};
-use attn_kernels::cpu::Tolerance;
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::profile::DeviceProfile;
-use attn_kernels::{Access, Level, Variant, WINDOW_BYTES};
+use attn_kernels::self_test::{self, Case, Spec};
+use attn_kernels::{Level, Variant, WINDOW_BYTES};
+use dense_kernels::Dtype;
 use dense_kernels::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use dense_kernels::kernel::matmul_tile::{self, Tile};
 use dense_kernels::kernel::rms_norm::{self, RmsNormParams};
-use dense_kernels::pack::{BLOCK, Packed};
-use dense_kernels::{Dtype, Tensor, cpu};
+use dense_kernels::pack::{BLOCK, Format};
 use proptest::prelude::*;
-
-/// Sums of up to some thousand products of size 1/3, so of size 20: the error of a sum in f32 of that length.
-const SUM: Tolerance = Tolerance { abs: 3e-5, rel: 1e-5 };
-/// The product of two such sums, one through `exp`.
-const GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
 
 const EPILOGUES: [Epilogue; 4] = [Epilogue::Store, Epilogue::Add, Epilogue::SiluMul, Epilogue::GeluMul];
 
-/// One product: padded rows of x and y, y filled with what `Add` adds to.
-struct Product {
-    params: MatmulParams,
-    epilogue: Epilogue,
-    x: Vec<f32>,
-    y: Vec<f32>,
-    parts: Vec<Tensor<'static>>,
+/// Every way that this crate cuts products of so many parts and blocks, on any device.
+fn tilings(gpu: &Gpu, parts: u32, blocks: u32) -> Vec<Tiling> {
+    let mut all: Vec<Tiling> = [1, 2, 3, 64, 65].map(|rows| Tiling::for_gpu(rows, parts, blocks)).into();
+    all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, false)));
+    if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
+        let broadcast = [1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true));
+        all.extend(broadcast);
+        all.extend(broadcast.map(|tiling| tiling.loads(Loads::Window)));
+        all.extend(broadcast.map(|tiling| tiling.loads(Loads::Windows)));
+    } else {
+        eprintln!("matmul with broadcast activations is skipped: subgroups of less than 8");
+    }
+    let mut distinct = Vec::new();
+    all.into_iter().for_each(|tiling| {
+        if !distinct.contains(&tiling) {
+            distinct.push(tiling)
+        }
+    });
+    distinct
 }
 
-impl Product {
-    fn new(dtype: Dtype, epilogue: Epilogue, [rows, cols, blocks]: [u32; 3], gap: u32, seed: u64) -> Self {
-        let (x_stride, y_stride) = (blocks * 8 + gap, cols + 2 * gap);
-        let params =
-            MatmulParams { x_stride, y_stride, y_offset: gap, ..MatmulParams::new([rows, cols, blocks]) };
-        let parts = if matches!(epilogue, Epilogue::SiluMul | Epilogue::GeluMul) { 2 } else { 1 };
-        let part = |i: u64| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed ^ (i << 8));
-        Self {
-            params,
-            epilogue,
-            x: floats((rows * x_stride * 4) as usize, seed ^ 1),
-            y: floats((rows * y_stride) as usize, seed ^ 2),
-            parts: (0..parts).map(part).collect(),
-        }
+/// The kernel of a tiling.
+fn lanes(dtype: Dtype, epilogue: Epilogue, tiling: Tiling, blocks: u32) -> Variant {
+    let variant = matmul::variant(Format::from(dtype), epilogue, tiling, blocks, None);
+    match tiling.loads {
+        Loads::Uniform | Loads::Broadcast => variant,
+        Loads::Window | Loads::Windows => matmul::from_images(variant),
     }
+}
 
-    fn parts(&self) -> u32 {
-        u32::try_from(self.parts.len()).unwrap()
-    }
+/// A product of this shape; `seed` draws the same one for every variant of a storage type and an epilogue.
+fn product(variant: &Variant, shape: [u32; 3], seed: u64) -> Case {
+    self_test::cases(variant, &Spec::random(seed).multiplying(shape)).remove(0)
+}
 
-    /// Every way that this crate cuts products like this one, on any device.
-    fn tilings(&self, gpu: &Gpu) -> Vec<Tiling> {
-        let (parts, blocks) = (self.parts(), self.params.blocks);
-        let mut all: Vec<Tiling> = [1, 2, 3, 64, 65].map(|rows| Tiling::for_gpu(rows, parts, blocks)).into();
-        all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, false)));
-        if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
-            let broadcast = [1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true));
-            all.extend(broadcast);
-            all.extend(broadcast.map(|tiling| tiling.loads(Loads::Window)));
-            all.extend(broadcast.map(|tiling| tiling.loads(Loads::Windows)));
-        } else {
-            eprintln!("matmul with broadcast activations is skipped: subgroups of less than 8");
-        }
-        let mut distinct = Vec::new();
-        all.into_iter().for_each(|tiling| {
-            if !distinct.contains(&tiling) {
-                distinct.push(tiling)
+/// Fails unless the product is the reference's.
+fn check(gpu: &Gpu, variant: &Variant, shape: [u32; 3], seed: u64) -> Case {
+    let case = product(variant, shape, seed);
+    case.run(gpu).unwrap_or_else(|fault| panic!("{shape:?}, seed {seed}, {}: {fault}", described(variant)));
+    case
+}
+
+/// Rows of a product that one dispatch of a tiling takes: a window is a part of them, and windows of a row make one tile.
+fn served(tiling: Tiling, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
+    let most = match tiling.loads {
+        Loads::Uniform | Loads::Broadcast => rows,
+        Loads::Window => WINDOW_BYTES / (16 * (8 * blocks + 3)),
+        Loads::Windows => tiling.rows,
+    };
+    [rows.min(most), cols, blocks]
+}
+
+/// Fails unless a product is the reference's in the first of all tilings, and has the same bits in each of `tilings`.
+fn assert_one_order(
+    gpu: &Gpu,
+    (dtype, epilogue): (Dtype, Epilogue),
+    shape: [u32; 3],
+    tilings: impl Iterator<Item = Tiling>,
+    seed: u64,
+) {
+    let first = self::tilings(gpu, epilogue.parts(), shape[2])[0];
+    let case = check(gpu, &lanes(dtype, epilogue, first, shape[2]), shape, seed);
+    let all = written(gpu, &case);
+    for tiling in tilings.filter(|tiling| *tiling != first) {
+        let variant = lanes(dtype, epilogue, tiling, shape[2]);
+        let served = served(tiling, shape);
+        let other = match tiling.loads {
+            Loads::Uniform | Loads::Broadcast => {
+                let grid = matmul::grid(tiling, shape[0], shape[1]);
+                Case { variant, ..dispatched(&case, [(params::<MatmulParams>(&case), grid)]) }
             }
-        });
-        distinct
-    }
-
-    fn packed(&self) -> Packed {
-        let (cols, dtype) = (self.params.cols as usize, self.parts[0].dtype);
-        let mut packed = Packed::new(dtype, self.params.blocks as usize * BLOCK, cols * self.parts.len());
-        for (i, part) in self.parts.iter().enumerate() {
-            packed.fill(part, 0..cols, i * cols);
-        }
-        packed
-    }
-
-    /// `y` of all rows, normed on the way in.
-    fn normed(&self, gpu: &Gpu, tiling: Tiling, level: Level, weight: &[f32]) -> Vec<f32> {
-        let packed = self.packed();
-        let [x, y, weight] = [&self.x[..], &self.y, weight].map(|data| gpu.upload("f32", data).unwrap());
-        let wq = gpu.upload("wq", &packed.quants).unwrap();
-        let ws = gpu.upload("ws", &packed.scales).unwrap();
-        let format = packed.format;
-        let variant = matmul::variant(format, self.epilogue, tiling, self.params.blocks, Some(level));
-        let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into(), (&weight).into()];
-        let grid = matmul::grid(tiling, self.params.rows, self.params.cols);
-        let mut pass = Pass::new("matmul");
-        dispatch(gpu, &mut pass, &variant, &self.params, &bindings, grid);
-        let read = pass.read(&y, 0..y.len());
-        gpu.submit(pass).unwrap().wait().unwrap().get(read)
-    }
-
-    /// `y` after rows `first..first + rows`, those rows alone.
-    fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
-        let format = self.packed().format;
-        let variant = matmul::variant(format, self.epilogue, tiling, self.params.blocks, None);
-        // A window is a part of the rows: those of a dispatch have to lie in it. Windows of a row make one tile.
-        let (variant, held) = match tiling.loads {
-            Loads::Uniform | Loads::Broadcast => (variant, rows),
-            Loads::Window => (matmul::from_images(variant), WINDOW_BYTES / (16 * self.params.x_stride)),
-            Loads::Windows => (matmul::from_images(variant), tiling.rows),
+            Loads::Window | Loads::Windows => product(&variant, served, seed),
         };
-        let windows =
-            (first..first + rows).step_by(held as usize).map(|at| [at, held.min(first + rows - at)]);
-        let y = windows.flat_map(|[at, rows]| {
-            self.dispatched(gpu, &variant, [at, rows], matmul::grid(tiling, rows, self.params.cols))
-        });
-        y.collect()
-    }
-
-    /// `y` after `rows` rows from `first` on, by one dispatch of a kernel.
-    fn dispatched(&self, gpu: &Gpu, variant: &Variant, [first, rows]: [u32; 2], grid: [u32; 3]) -> Vec<f32> {
-        let packed = self.packed();
-        let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
-        let x_rows = &self.x[row(self.params.x_stride * 4)];
-        let x = gpu.upload_windowed("x", x_rows).unwrap();
-        let [wq, ws] = match variant.bindings.iter().any(|binding| binding.access == Access::Image) {
-            true => [
-                gpu.image("wq", &packed.quants).unwrap().bind().bound(),
-                gpu.image("ws", &packed.scales).unwrap().bind().bound(),
-            ],
-            false => [
-                gpu.upload("wq", &packed.quants).unwrap().bind().bound(),
-                gpu.upload("ws", &packed.scales).unwrap().bind().bound(),
-            ],
-        };
-        let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
-        let mut bindings = vec![(&x).into(), wq, ws, (&y).into()];
-        let windows = variant.bindings.len() - bindings.len();
-        bindings.extend((1..=windows).map(|r| {
-            let stride = self.params.x_stride as usize * 4;
-            let row = &x_rows[r.min(rows as usize - 1) * stride..][..stride];
-            gpu.upload_windowed("x of a row", row).unwrap().bind().bound()
-        }));
-        let params = MatmulParams { rows, ..self.params };
-        let mut pass = Pass::new("matmul");
-        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
-        let read = pass.read(&y, 0..y.len());
-        gpu.submit(pass).unwrap().wait().unwrap().get(read)
-    }
-
-    fn check(&self, gpu: &Gpu, tiling: Tiling) -> Vec<f32> {
-        let mut want = self.y.clone();
-        cpu::matmul::matmul(&self.params, self.epilogue, &self.x, &self.parts, &mut want);
-        let got = self.on_gpu(gpu, tiling, 0, self.params.rows);
-        let tolerance = if self.parts() == 2 { GATED } else { SUM };
-        let what = format!("{}, {:?}, {tiling:?}, {:?}", self.parts[0].dtype, self.epilogue, self.params);
-        assert_close(&what, tolerance, &got, &want);
-        got
+        assert_leaves(gpu, &other, &all);
     }
 }
 
@@ -162,11 +99,9 @@ impl Product {
 fn every_storage_type() {
     let Some(gpu) = gpu() else { return };
     for (seed, dtype) in (0..).zip(Dtype::ALL).step_by(every(2)) {
-        let product = Product::new(dtype, Epilogue::Store, [5, 37, 16], 3, seed);
-        let tilings = product.tilings(gpu);
-        let (first, last) = (tilings[0], *tilings.last().unwrap());
-        let sliced = product.check(gpu, first);
-        assert_bits(dtype.name(), &product.check(gpu, last), &sliced);
+        let tilings = tilings(gpu, 1, 16);
+        let ends = [tilings[0], tilings[tilings.len() - 1]].into_iter();
+        assert_one_order(gpu, (dtype, Epilogue::Store), [5, 37, 16], ends, seed);
     }
 }
 
@@ -176,12 +111,8 @@ fn every_tiling_and_epilogue_to_the_bit() {
     let Some(gpu) = gpu() else { return };
     let every = every(3);
     for (turn, epilogue) in EPILOGUES.into_iter().enumerate() {
-        let product = Product::new(Dtype::Q4_1, epilogue, [70, 67, 5], 1, 77);
-        let tilings = product.tilings(gpu);
-        let want = product.check(gpu, tilings[0]);
-        for tiling in tilings[1..].iter().skip(turn % every).step_by(every) {
-            assert_bits(&format!("{epilogue:?}, {tiling:?}"), &product.check(gpu, *tiling), &want);
-        }
+        let tilings = tilings(gpu, epilogue.parts(), 5).into_iter().skip(turn % every).step_by(every);
+        assert_one_order(gpu, (Dtype::Q4_1, epilogue), [70, 67, 5], tilings, 77);
     }
 }
 
@@ -194,14 +125,16 @@ fn tiles_add_up_as_lanes_do_to_the_bit() {
     let types = types.map(|dtype| (dtype, Epilogue::Store));
     let epilogues = EPILOGUES.map(|epilogue| (Dtype::Q4_1, epilogue));
     for (turn, (dtype, epilogue)) in types.chain(epilogues).enumerate() {
-        let product = Product::new(dtype, epilogue, [70, 139, 8], 1, 78);
-        let want = product.check(gpu, product.tilings(gpu)[0]);
+        let (shape, seed) = ([70, 139, 8], 78);
+        let by_lanes = lanes(dtype, epilogue, tilings(gpu, epilogue.parts(), 8)[0], 8);
+        let want = check(gpu, &by_lanes, shape, seed);
         let mut tiles = [Tile::choose(&DeviceProfile::H200, epilogue, 16, 0), Tile::LARGE, Tile::SHARED];
         tiles.rotate_left(turn % 3);
         for &tile in usual(1, &tiles) {
-            let variant = matmul_tile::variant(product.packed().format, epilogue, tile);
-            let got = product.dispatched(gpu, &variant, [0, 70], tile.grid(epilogue, 70, 139));
-            assert_bits(&format!("{dtype}, {epilogue:?}, {tile:?}"), &got, &want);
+            let variant = matmul_tile::variant(Format::from(dtype), epilogue, tile);
+            let grid = tile.grid(epilogue, shape[0], shape[1]);
+            let case = Case { variant, ..dispatched(&want, [(params::<MatmulParams>(&want), grid)]) };
+            assert_same_bits(gpu, &case, &want);
         }
     }
 }
@@ -210,16 +143,10 @@ fn tiles_add_up_as_lanes_do_to_the_bit() {
 fn long_rows_take_narrower_tiles() {
     let Some(gpu) = gpu() else { return };
     for blocks in [40, 100, 300, 1000] {
-        let product = Product::new(Dtype::Q8_0, Epilogue::Store, [3, 9, blocks], 0, 78);
-        let sliced = product.check(gpu, Tiling::for_gpu(3, 1, blocks));
         // llvmpipe ends every lane after 65,535 rounds of its loops, which so tall a tile needs at about 900 blocks.
-        if blocks < 900 {
-            assert_bits(
-                &format!("{blocks} blocks"),
-                &product.check(gpu, Tiling::for_cpu(70, 1, false)),
-                &sliced,
-            );
-        }
+        let tall = (blocks < 900).then(|| Tiling::for_cpu(70, 1, false));
+        let tilings = [Some(Tiling::for_gpu(3, 1, blocks)), tall].into_iter().flatten();
+        assert_one_order(gpu, (Dtype::Q8_0, Epilogue::Store), [3, 9, blocks], tilings, 78);
     }
 }
 
@@ -228,10 +155,9 @@ fn long_rows_take_narrower_tiles() {
 fn one_long_row_takes_few_columns() {
     let Some(gpu) = gpu() else { return };
     for (blocks, cols) in [(384, 8), (768, 4), (900, 2), (1600, 1)] {
-        let product = Product::new(Dtype::F16, Epilogue::Store, [1, 9, blocks], 0, 79);
         let tiling = Tiling::for_gpu(1, 1, blocks);
         assert_eq!((tiling.rows, tiling.cols), (1, cols), "{blocks} blocks");
-        product.check(gpu, tiling);
+        check(gpu, &lanes(Dtype::F16, Epilogue::Store, tiling, blocks), [1, 9, blocks], 79);
     }
 }
 
@@ -241,46 +167,62 @@ fn a_norm_in_front_is_the_norm_kernel() {
     let Some(gpu) = gpu() else { return };
     for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|level| *level <= gpu.level()) {
         for rows in [1, 3] {
-            let mut product = Product::new(Dtype::Q4_0, Epilogue::SiluMul, [rows, 37, 18], 0, 80);
             let tiling = Tiling::for_gpu(1, 2, 18);
             assert!(tiling.norms(), "{tiling:?}");
-            let weight = floats(18 * BLOCK, 81);
-            let fused = product.normed(gpu, tiling, level, &weight);
-            product.x = norm(gpu, &product, level, &weight);
-            assert_bits(&format!("{rows} rows, {level}"), &fused, &product.on_gpu(gpu, tiling, 0, rows));
+            let of = |norm| {
+                let variant = matmul::variant(Format::Q4, Epilogue::SiluMul, tiling, 18, norm);
+                product(&variant, [rows, 37, 18], 80)
+            };
+            let (fused, mut plain) = (of(Some(level)), of(None));
+            plain.buffers[0] = normed(gpu, &fused, level);
+            assert_same_bits(gpu, &fused, &plain);
         }
     }
 }
 
-/// Rows of `product`, normed by `rms_norm`.
-fn norm(gpu: &Gpu, product: &Product, level: Level, weight: &[f32]) -> Vec<f32> {
-    let params = RmsNormParams {
-        rows: product.params.rows,
-        width: product.params.blocks * 32,
-        eps: product.params.eps,
-        first: 0,
-    };
-    let buffers = [&product.x[..], weight, &product.x].map(|data| gpu.upload("norm", data).unwrap());
-    let sources = gpu.upload("sources", &[0u32]).unwrap();
-    let mut pass = Pass::new("rms_norm");
-    let bindings = [(&buffers[0]).into(), (&sources).into(), (&buffers[1]).into(), (&buffers[2]).into()];
+/// Rows of a product after the norm that its kernel applies to them, by `rms_norm`.
+fn normed(gpu: &Gpu, product: &Case, level: Level) -> Vec<u32> {
+    let MatmulParams { rows, blocks, eps, x_stride, .. } = params(product);
+    let (width, stride) = (blocks as usize * BLOCK, 4 * x_stride as usize);
+    let norm = RmsNormParams { rows, width: blocks * 32, eps, first: 0 };
+    let x: Vec<u32> =
+        product.buffers[0].chunks_exact(stride).flat_map(|row| &row[..width]).copied().collect();
     let variant = rms_norm::variant(rms_norm::NormForm::Store, matmul::NORM_LANES, level);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, rms_norm::grid(&params));
-    let read = pass.read(&buffers[2], 0..product.x.len());
-    gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    let case = Case::new("norm", &variant, &norm, rms_norm::grid(&norm))
+        .binding(&x)
+        .binding(&[0u32])
+        .binding(&product.buffers[4])
+        .binding(&x);
+    let rows = after(gpu, &case).swap_remove(3);
+    let gap = |row: &[u32]| [row, &vec![0; stride - width]].concat();
+    rows.chunks_exact(width).flat_map(gap).collect()
 }
 
 /// By default in every other tiling.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     let Some(gpu) = gpu() else { return };
-    let product = Product::new(Dtype::Q6_K, Epilogue::Add, [11, 20, 8], 0, 79);
-    for tiling in product.tilings(gpu).into_iter().step_by(every(2)) {
-        let together = product.on_gpu(gpu, tiling, 0, 11);
+    for tiling in tilings(gpu, 1, 8).into_iter().step_by(every(2)) {
+        let shape = served(tiling, [11, 20, 8]);
+        let case = product(&lanes(Dtype::Q6_K, Epilogue::Add, tiling, 8), shape, 79);
+        let together = after(gpu, &case);
+        let MatmulParams { x_stride, y_stride, .. } = params(&case);
         for &row in usual(1, &[10, 0, 7]) {
-            let alone = product.on_gpu(gpu, tiling, row, 1);
-            let range = (row * 20) as usize..(row * 20 + 20) as usize;
-            assert_bits(&format!("row {row}, {tiling:?}"), &alone, &together[range]);
+            let row = row.min(shape[0] as usize - 1);
+            let one = MatmulParams { rows: 1, ..params(&case) };
+            let mut alone = dispatched(&case, [(one, matmul::grid(tiling, 1, shape[1]))]);
+            let of = |stride: u32| row * stride as usize..(row + 1) * stride as usize;
+            if tiling.loads == Loads::Windows {
+                let window = if row == 0 { 0 } else { 3 + row };
+                let x = case.buffers[window].clone();
+                [0].into_iter().chain(4..case.buffers.len()).for_each(|at| alone.buffers[at].clone_from(&x));
+            } else {
+                alone.buffers[0] = case.buffers[0][of(4 * x_stride)].to_vec();
+            }
+            alone.buffers[3] = case.buffers[3][of(y_stride)].to_vec();
+            let got = after(gpu, &alone).swap_remove(3);
+            let [got, want] = [&got[..], &together[3][of(y_stride)]].map(bytemuck::cast_slice);
+            assert_bits(&format!("row {row}, {tiling:?}"), got, want);
         }
     }
 }
@@ -294,14 +236,13 @@ proptest! {
         rows in 1u32..=70,
         cols in 1u32..=100,
         super_blocks in 1u32..=3,
-        gap in 0u32..4,
         tiling: prop::sample::Index,
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            let product = Product::new(dtype, epilogue, [rows, cols, super_blocks * 8], gap, seed);
-            let tilings = product.tilings(gpu);
-            product.check(gpu, tilings[tiling.index(tilings.len())]);
+            let blocks = 8 * super_blocks;
+            let tiling = *tiling.get(&tilings(gpu, epilogue.parts(), blocks));
+            check(gpu, &lanes(dtype, epilogue, tiling, blocks), served(tiling, [rows, cols, blocks]), seed);
         }
     }
 }
