@@ -92,7 +92,7 @@ pub enum CodecError {
     HeadDim {
         /// Number of elements of a row.
         head_dim: u32,
-        /// Number of which the head dimension must be a multiple.
+        /// Divisor that the head dimension must have.
         multiple: u32,
     },
     /// A scale must be positive and finite.

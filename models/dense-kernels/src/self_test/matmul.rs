@@ -24,18 +24,14 @@ use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::{self, RoundRowsParams};
 use crate::kernel::split_sum::{self, SplitSumParams};
-use crate::pack::{BLOCK, Packed};
-use crate::{Tensor, cpu};
+use crate::pack::{BLOCK, Format, Packed};
+use crate::{Dtype, Tensor, cpu};
 
-/// Sums of 2,048 products of size 1/3, so of size 15, in f32: the error of a sum of that length.
+/// Tolerance of sums of 2,048 products of size 1/3, so of size 15, in f32: the error of a sum of that length.
 const LANES: Tolerance = Tolerance { abs: 3e-5, rel: 1e-5 };
-/// The product of two such sums, one through `exp`.
-const LANES_GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
-/// Sums of as many products, of normed activations or in codes: twice that size, or in another order.
-pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 /// Tolerance of the product of two such sums, one through `exp`.
-pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
-/// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
+const LANES_GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
+/// Tolerance of sums of 512 products of factors rounded to f16, whose errors of 2^-12 of size 1/3 add up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 /// Tolerance of the product of two such sums of size 13, one through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
