@@ -119,7 +119,7 @@ numbers! {
     GROUP,
     /// Elements of a head.
     HEAD_DIM,
-    /// Query heads, of any KV head, that share each read.
+    /// Query heads for which each load of a key, digest or latent is used.
     HEADS,
     /// Elements of a latent without its rope part.
     LATENT,

@@ -132,7 +132,8 @@ pub struct ContestTimes {
 }
 
 impl ContestTimes {
-    /// Times a contest by `time`, which returns `None` when no time is left.
+    /// Measures both kernels of a contest at growing sizes until the faster one is known, or products get too slow. `time`
+    /// measures one product, and returns `None` when no time is left.
     ///
     /// # Errors
     /// Those of `time`.

@@ -174,8 +174,8 @@ pub enum SelectBy {
     /// The row's own queries: selection waits for them, and attention for the selection.
     #[default]
     Current,
-    /// The queries of the sequence's token before, which resemble them: an engine selects in all layers at once when a step
-    /// begins. A sequence without a token in the last step attends to everything.
+    /// The queries of the sequence's previous token, which are similar to the row's own: an engine selects in all layers at
+    /// once when a step begins. A sequence without a token in the last step attends to everything.
     Previous,
 }
 

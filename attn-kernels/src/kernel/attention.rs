@@ -201,7 +201,8 @@ impl Attention {
         if self.logit == Logit::Alibi { variant.set(LISTS, true) } else { variant }
     }
 
-    /// Fills the slots of context and logit, and adds the binding of lists or slopes, or of both, slopes first.
+    /// Sets the import slots for the context and the logits, and adds the binding `slopes` if there are slopes alone, or
+    /// `selected` if there are lists; slopes of ALiBi precede them in that buffer.
     ///
     /// # Panics
     /// As [`Self::order`].

@@ -134,7 +134,7 @@ bindings! {
         read v_cache: KvWord,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
-        /// Rows, `[first_row + n]`.
+        /// Rows to attend: the `n` rows of the dispatch are entries `first_row` and following.
         read rows: DecodeRow,
         /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`, unnormalised; the output itself if nothing is
         /// reduced.

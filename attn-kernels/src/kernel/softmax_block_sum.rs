@@ -18,7 +18,7 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
     #[derive(PartialEq)]
     pub struct SoftmaxBlockSumParams {
-        /// Number of rows of the parts that this dispatch computes.
+        /// Number of rows of this dispatch, which are the rows of `parts`.
         pub rows: u32,
         /// Number of f32 from one row of parts to the next.
         pub part_stride: u32,

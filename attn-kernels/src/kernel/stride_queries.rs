@@ -43,7 +43,8 @@ params! {
 bindings! {
     /// Buffers of `stride_queries`.
     pub struct StrideQueriesBuffers(StrideQueriesParams) {
-        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0; token 0 is row q_first, after `front` zero queries.
+        /// Queries, rows of `q_stride` f32 that begin with `[num_heads, head_dim]`. The chunk's first query is row `q_first`;
+        /// `front` zero queries that are not in the buffer precede it.
         read q: f32,
         /// Rows of strides, `[num_heads, rows, head_dim / 8, stride, 8]`, two f16 or an f32 a word: channels of the tokens of a
         /// stride, the last token first, zeros beyond either end of the chunk.

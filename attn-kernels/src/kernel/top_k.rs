@@ -110,7 +110,7 @@ pub const MAX_SCORES: u32 = 1 << 20;
 /// barrier switches between them: ten rows of 200 scores take 7 ms on lavapipe with [`LANES`].
 const SOFTWARE_LANES: u32 = 64;
 
-/// Fills the slots for output and scan.
+/// Sets the import slots that depend on the output and the kernel level, and the size of a workgroup.
 pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Variant {
     let variant = with_modules(variant, output, level);
     match level {

@@ -200,7 +200,7 @@ impl DrawState {
         self.record_top(pass, top_requests, (logits.bind(), targets))
     }
 
-    /// Moves the log-probabilities that were read into the output: `[top_requests, stride]`.
+    /// Writes the log-probabilities `entries`, `[top_requests, stride]`, to the output.
     pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         self.draws.take(output, entries);
     }

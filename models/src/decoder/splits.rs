@@ -70,7 +70,7 @@ impl Splits {
         &self.planner
     }
 
-    /// Returns the division of rows of an attention group.
+    /// Returns how the keys of the rows `which` of an attention group are split.
     pub(super) fn of(&self, attn_group: usize, which: Dense) -> Division {
         self.attn_groups[attn_group][which as usize]
     }

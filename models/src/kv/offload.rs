@@ -69,7 +69,7 @@ pub enum HostMemory {
 pub(crate) struct Ring {
     /// Number of blocks of every layer's own buffers.
     own: u32,
-    /// Whether these are slots for pages of selected blocks, so that no block is resident.
+    /// Whether every layer's own buffers are slots for pages of selected blocks; otherwise, they hold resident blocks.
     pages: bool,
     /// Number of slots.
     slots: u32,

@@ -87,7 +87,7 @@ pub enum CodecError {
         /// Bytes of one unit.
         unit_bytes: usize,
     },
-    /// A row has at least one element, and K rows are packed in groups of 8.
+    /// The head dimension is 0, or not a multiple of the number of elements that the codec packs together.
     #[error("head dimension {head_dim} is not a positive multiple of {multiple}")]
     HeadDim {
         /// Number of elements of a row.

@@ -56,7 +56,7 @@ pub fn row_chunks(q: usize, k: usize, memory: Memory) -> impl Iterator<Item = Ra
 
 /// Positions or slots of the `k` best keys of every query, `[q_len, k]`. Logits are computed one row range at
 /// a time, and each is transformed immediately with its slice of the row metadata. The choice of ranges does
-/// not change the result. Library only: the engine's kernels do so.
+/// not change the result. Library only: in the engine, kernels do this work.
 #[must_use]
 pub fn topk_chunked(
     queries: &IndexQueries,

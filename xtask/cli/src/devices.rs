@@ -42,7 +42,8 @@ impl fmt::Display for SplitBy {
 /// Word for all devices.
 const ALL: &str = "all";
 
-/// The value of `--device` for each engine of a server: see [`devices`]. Layers that are split have one engine.
+/// Returns the value of `--device` for each engine of a server: see [`devices`]. A model whose layers are split over devices has
+/// only one engine.
 ///
 /// # Errors
 /// If there is no adapter, or none with a number that is listed.

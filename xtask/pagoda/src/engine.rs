@@ -241,7 +241,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a sequence that the caller no longer needs; empty if it has ended already.
+    /// Ends a sequence that the caller no longer needs, and returns the events of its end; none if it has already ended.
     pub fn cancel(&mut self, seq: SeqId) -> Vec<Event> {
         self.end_for(seq, FinishReason::Cancelled)
     }

@@ -41,7 +41,7 @@ pub struct Model {
     pub(crate) host_tiers: HostTiers,
     /// Text of each token, from the first search for text in tokens.
     token_texts: OnceLock<Vec<String>>,
-    /// Compiler of constraints, from the first one.
+    /// Compiler of constraints; made for the first constraint.
     #[cfg(feature = "grammar")]
     compiler: OnceLock<Compiler>,
 }

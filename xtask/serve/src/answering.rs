@@ -50,7 +50,7 @@ pub(crate) struct Answering {
     pub(crate) usage: Usage,
     record: Record,
     pub(crate) engine: EngineUse,
-    /// Log-probabilities of all tokens of each prompt but the first, as far as they are requested.
+    /// Log-probabilities of the tokens of each prompt, from its second token on, as far as they are requested.
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
     /// Saves of the blocks from which another server continues.
     saves: Vec<Saves>,

@@ -126,7 +126,7 @@ impl Texts {
 pub(crate) struct Generation {
     pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
-    /// Seed that the call names.
+    /// Seed in the call; without one, the server draws a seed.
     seed: Option<i64>,
     /// Texts that end repetitions of DRY, if it is on.
     dry_breakers: Option<Vec<String>>,

@@ -119,7 +119,7 @@ impl Options {
         }
     }
 
-    /// Publishers of KV events: one an engine, or none.
+    /// Publishers of KV events: one for each engine, or none.
     pub(crate) fn kv_event_sources(&self) -> Vec<KvEventSource> {
         #[cfg(feature = "kv-events")]
         {

@@ -45,7 +45,7 @@ impl Bounds {
         ron::from_str(&text).with_context(|| format!("{}: cannot be understood", path.display()))
     }
 
-    /// The bounds that outcomes just keep.
+    /// The tightest bounds that `outcomes` keep.
     pub(super) fn of(outcomes: &[DeviceKernels]) -> Self {
         let bound = |outcome: &DeviceKernels| {
             let refused = outcome.rows.iter().filter(|row| row.refused.is_some());
@@ -78,7 +78,7 @@ impl Bounds {
         })
     }
 
-    /// Says which kernels spill more with another version of the compiler, which is no fault of theirs.
+    /// Says which kernels spill more than the bounds, which are of another version of the compiler: that is no fault of theirs.
     pub(super) fn notes(&self, outcomes: &[DeviceKernels]) -> Vec<String> {
         self.found(outcomes, |bound, outcome, row| {
             row.refused.is_none() && bound.compiler != outcome.compiler

@@ -48,7 +48,7 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Returns the number of windows of an entry, which is the number of vectors that each token stores for it.
+    /// Returns the number of windows that make up an entry of the compressed cache. A token stores one vector for each of them.
     #[must_use]
     pub fn windows(&self) -> u32 {
         1 + u32::from(self.indexed)

@@ -62,7 +62,7 @@ pub struct TopRequest {
     pub tokens: u32,
 }
 
-/// Returns the variant, after a scan with blocks of `each` tokens.
+/// Returns the variant that reads the results of `scan_logits` with blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)

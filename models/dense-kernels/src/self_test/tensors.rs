@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::{Dtype, Tensor};
 
-/// A matrix `[cols, width]` of numbers of size 1: random codes, and scales that bring the largest code to about 1.
+/// A random matrix `[cols, width]`: random codes, and scales with which the largest numbers are about 1.
 #[must_use]
 pub fn random(dtype: Dtype, cols: usize, width: usize, seed: u64) -> Tensor<'static> {
     let mut rng = StdRng::seed_from_u64(seed);

@@ -98,8 +98,8 @@ fn keys_apart(k_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> 
     absorbed(k_b, c, |out, i| (head as usize * rank + out) * nope + i)
 }
 
-/// Returns the matrix of [`keys_of`], where `element(out, i)` is the index of the weight from dimension `i` of a query to `out`
-/// of a latent.
+/// Returns the matrix of [`keys_of`]; `element(out, i)` is the index, in `stored`, of the weight that maps element `i` of a query
+/// to element `out` of a latent.
 fn absorbed(
     stored: &Tensor<'_>,
     c: &LatentConfig,

@@ -30,7 +30,7 @@ impl Projection {
         Self { parts: parts.iter().map(&mut part).collect() }
     }
 
-    /// A projection with trained weights `[dim, bits]`, row-major, of a single part.
+    /// A projection that consists of one part, with trained weights `[dim, bits]`, row-major.
     ///
     /// # Panics
     /// When `weights` do not fill whole rows.

@@ -174,7 +174,7 @@ fn with(command: &Command, args: &[OsString], fills: &[Fill]) -> Vec<OsString> {
     names.iter().cloned().chain(fills).chain(given).collect()
 }
 
-/// Whether an argument is a switch that is off, and no value of the one before it.
+/// Whether argument `at` is a switch that is off, and is not itself the value of the argument before it.
 fn is_off(leaf: &Command, args: &[OsString], at: usize) -> bool {
     let of = |text: &OsString| {
         let text = text.to_str()?;

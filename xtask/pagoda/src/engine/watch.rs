@@ -21,7 +21,7 @@ pub(super) struct Watch {
     /// Last block reads of each of the requested sequences that is unfinished.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
-    /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` if neither acts.
+    /// Number of tokens per block that the sparse policy or the model's indexer selects; `None` if there is neither.
     select_block: Option<BlockSize>,
     /// Whether selections are traced even if no live view requests them.
     always_traced: bool,

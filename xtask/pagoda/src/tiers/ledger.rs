@@ -14,7 +14,7 @@ use prefetch::tier::TierName;
 /// loaded at one time, and the last ones in the remote store, which has no bound here and tells of no eviction.
 const MAX_LOOSE: usize = 1 << 18;
 
-/// Tiers and their media.
+/// Tiers, each with its medium in KV events.
 const MEDIA: [(TierName, Medium); 3] =
     [(TierName::HOST, Medium::Cpu), (TierName::DISK, Medium::Storage), (TierName::REMOTE, Medium::Storage)];
 
@@ -160,7 +160,7 @@ impl Ledger {
     }
 }
 
-/// Adds blocks to the event before, if they continue it.
+/// Appends blocks to the last event if they continue it; otherwise, they become an event of their own.
 fn push_stored(events: &mut Vec<CacheEvent>, blocks: StoredBlocks) {
     let rest = match events.last_mut() {
         Some(CacheEvent::Stored(last)) => last.append(blocks),

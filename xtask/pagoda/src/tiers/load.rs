@@ -410,7 +410,7 @@ impl Tiers {
         }
     }
 
-    /// Number of objects that admitted requests are waiting for.
+    /// Number of objects, the units that tiers store, whose loads are under way for requests that wait.
     fn loading_objects(&self) -> usize {
         let portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
         portions.map(|(portion, _)| self.objects.count(&portion.blocks)).sum()

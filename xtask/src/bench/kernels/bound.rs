@@ -8,8 +8,8 @@ use attn_kernels::self_test::Size;
 use super::attention::Heads;
 use super::work::Work;
 
-/// Selects as many blocks as every head needs to be certain of a share of the mass: all turns of both kernels, after
-/// random scores and bounds.
+/// Returns the work of certifying a share of the attention mass for every head: all rounds of `block_lse` and `mass_cut`, which
+/// alternate, on random scores and bounds.
 pub(super) fn by_mass(gpu: &Gpu, heads: &Heads, [batch, context]: [u32; 2]) -> Result<Work> {
     let size = Size { batch, context, ..heads.size() };
     let name = format!("{batch} x {context}, {}", heads.name());

@@ -34,7 +34,7 @@ const DEVIATION: f64 = 4.4;
 /// Distance from the middle, in blocks, from which on the Gaussian adds nothing to logits.
 const REACH: usize = 24;
 
-/// A prompt of one sequence.
+/// Structure of the attention in one synthetic prompt, from which its queries and keys are made.
 #[derive(Debug)]
 pub(super) struct Structure {
     blocks: usize,

@@ -25,8 +25,8 @@ pub(super) struct Plan {
     /// Prompts of all tasks of RULER.
     #[serde(default)]
     pub(super) ruler: Vec<Ruler>,
-    /// Texts for which the host measures, for some queries of every step, the share of dense attention's mass
-    /// in the attended blocks, and the share that query heads select individually. Selection then runs on the
+    /// Texts on which the host measures, for some queries of every step, two shares: of dense attention's mass in the attended
+    /// blocks, and of blocks that query heads select before the heads of a group are combined. Selection then runs on the
     /// policy's CPU code, and steps are not timed.
     #[serde(default)]
     pub(super) recalls: Vec<Text>,

@@ -29,7 +29,7 @@ const ACTIVATION: &str = "gelu_pytorch_tanh";
 /// Softcaps of scores and of logits if none are stated.
 const SOFTCAPS: [f32; 2] = [50.0, 30.0];
 
-/// Sets the values that no checkpoint states.
+/// Sets the values that all models of this family share and that no checkpoint states.
 fn complete(decoder: &mut DecoderConfig) {
     decoder.norms = BlockNorms::Around;
     decoder.gate = Gate::GeluTanh;

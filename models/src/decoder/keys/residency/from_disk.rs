@@ -115,8 +115,8 @@ fn missing(fetches: &[u32], heads: u32, first: u32, offload_plan: &OffloadPlan) 
 }
 
 impl Residency {
-    /// Fetches the pages of lists, from the cache or from disk, after the host has read what is missing. Errors are reported at
-    /// the end of the step.
+    /// Copies to slots the pages that a layer's lists need: from host memory, or from disk once the host has read them. Errors
+    /// are reported at the end of the step.
     pub(in crate::decoder) fn fetch_from_disk(
         &mut self,
         context: &mut TransferContext<'_>,
