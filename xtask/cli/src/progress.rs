@@ -20,11 +20,11 @@ impl Template {
     pub const BYTES: Self = Self("{msg} [{bar:40}] {bytes} of {total_bytes}");
     /// Bytes of the file that the message names, and the time that is left.
     pub const FILE: Self = Self("{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left");
-    /// A number of tests, of which the message names one.
+    /// Done tests of all, and the name of the running one as the message.
     pub const TESTS: Self = Self("{msg} [{bar:40}] {pos} of {len}");
-    /// A number of rows, of which the message names one.
+    /// Done rows of all, and the name of the running one as the message.
     pub const ROWS: Self = Self("[{bar:30}] {pos} of {len}: {msg}");
-    /// A number of cells, of which the message names one, and the time that is left.
+    /// Done cells of all, the time that is left, and the name of the running one as the message.
     pub const CELLS: Self = Self("[{bar:30}] {pos} of {len}, {eta} left: {msg}");
     /// A number of tokens, and the time that is left.
     pub const TOKENS: Self = Self("[{bar:30}] {pos} of {len} tokens, {eta} left");
