@@ -5,7 +5,7 @@ use super::sample::{gumbel, takes_all};
 use crate::kernel::sample::Spec;
 use crate::kernel::scan_logits::LANES;
 
-/// What [`scan_logits`] finds in rows of logits: largest logits of blocks and parts, and candidates and masses of parts.
+/// Largest logits of blocks and parts, and candidates and masses of parts, that [`scan_logits`] finds in rows of logits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
     /// The largest logit of each block, `[rows, parts * LANES]`; minus infinity for one without tokens.
