@@ -1,8 +1,8 @@
 //! Declarations of parameters and bindings, each once. Dispatches, comparisons with the WGSL and lists in the documentation all
 //! use them.
 
-/// Declares the uniform parameter block of a kernel: a `#[repr(C)]` struct of 32-bit fields that is plain data, with its
-/// [`Params`](crate::Params). The struct of that name in the WGSL has the same fields.
+/// Declares the uniform parameter block of a kernel: a plain-data `#[repr(C)]` struct of 32-bit fields that
+/// implements [`Params`](crate::Params). The WGSL has a struct with the same name and fields.
 ///
 /// ```
 /// attn_kernels::params! {
@@ -38,8 +38,8 @@ macro_rules! params {
     };
 }
 
-/// Declares the storage bindings 1, 2, ... of a kernel as a struct of typed buffers, with its `BINDINGS`. `= None` marks
-/// bindings that only some variants have.
+/// Declares the storage bindings 1, 2, ... of a kernel: a struct of typed buffers, and its constant `BINDINGS`. `=
+/// None` marks bindings that only some variants have.
 ///
 /// ```
 /// # attn_kernels::params! { /// Parameters.

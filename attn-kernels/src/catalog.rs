@@ -9,13 +9,14 @@ pub fn catalog() -> Vec<&'static Kernel> {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"))
 }
 
-/// Lists one variant of every kernel for each choice of modules, by name, at sizes of typical models.
+/// Lists one named variant of every kernel for each choice of modules, at sizes of typical models.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
     variants_of(128)
 }
 
-/// Returns [`variants`] of heads of `head_dim` elements: software drivers compile small ones much faster.
+/// Lists the [`variants`] for heads of `head_dim` elements. Software drivers compile kernels for small heads much
+/// faster.
 #[must_use]
 pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     NamedVariant::list(&catalog(), &Sizes::of_heads(head_dim))

@@ -59,7 +59,7 @@ pub use tolerance::{Mismatch, Tolerance};
 
 use crate::kernel::KvShape;
 
-/// A paged cache on the host: values of its elements, in the device's layout.
+/// A paged KV cache on the host: its elements as f32, in the layout of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedKv<'a> {
     /// Shape of K and of V.
@@ -81,9 +81,9 @@ impl PagedKv<'_> {
         self.gather(self.v, KvShape::v_index, table, head, token)
     }
 
-    /// Applies `of` to each query head and the keys of each block, `[rows, num_heads, stride]`; blocks beyond the
-    /// sequence get no keys. For rows `[row of q, KV length, first entry of its table, any]` and blocks of
-    /// `select_block` tokens.
+    /// Calls `of` for each query head and each block, with the query and the keys of the block, and returns the
+    /// results `[rows, num_heads, stride]`. Blocks beyond the sequence have no keys. A row is `[row of q, KV length,
+    /// first entry of its table, any]`; a block has `select_block` tokens.
     pub(crate) fn of_blocks(
         &self,
         select_block: usize,

@@ -15,13 +15,13 @@ pub fn one(variant: Variant) -> Listed {
 }
 
 impl Sizes {
-    /// Makes the variant for the cache of each of these types, named after the types.
+    /// Makes one variant for each of the cache types, named after the type.
     #[must_use]
     pub fn each(&self, types: &[KvDtype], variant: impl Fn(&KvShape) -> Variant) -> Listed {
         types.iter().map(|dtype| (dtype.name().to_owned(), variant(&self.cache(*dtype)))).collect()
     }
 
-    /// Makes the variant for a cache of every type in each of these layouts, with the beginnings of their names.
+    /// Makes one variant for each layout and each type that caches of the layout have, named after both.
     pub(crate) fn each_layout(&self, layouts: &[KvLayout], variant: impl Fn(&KvShape) -> Variant) -> Listed {
         let of = |layout: KvLayout| {
             let (prefix, types) = match layout {
@@ -58,7 +58,7 @@ pub fn levels(variants: impl Fn(Level) -> Listed) -> Listed {
     variants(Level::Baseline).into_iter().chain(subgroup).collect()
 }
 
-/// All element types that caches are listed with.
+/// All element types of caches for which kernels list variants.
 pub const TYPES: [KvDtype; 4] = [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8];
 
 /// Element types that store codes.

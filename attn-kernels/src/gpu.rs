@@ -60,7 +60,7 @@ pub struct Gpu {
     allocated: Arc<buffer::Accounts>,
     next_id: AtomicU64,
     made: AtomicU64,
-    /// Buffers that are refused, as a range counted from the next one.
+    /// Range of buffers to refuse, counted from the next buffer that is created.
     refused: Mutex<Range<u64>>,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
@@ -174,7 +174,7 @@ impl Gpu {
         self.profile.level
     }
 
-    /// The device, as the choices of kernels see it.
+    /// Profile of the device, from which kernels are chosen.
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.profile
@@ -210,13 +210,13 @@ impl Gpu {
         self.info.device_type == wgpu::DeviceType::Cpu
     }
 
-    /// The largest binding in bytes.
+    /// Maximum size of a binding, in bytes.
     #[must_use]
     pub fn max_binding_bytes(&self) -> u64 {
         self.profile.binding_bytes
     }
 
-    /// Buffers, bind groups and pipelines made so far. A steady step makes none.
+    /// Number of buffers, bind groups and pipelines made so far. A steady step makes none.
     #[must_use]
     pub fn objects_made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
@@ -234,7 +234,7 @@ impl Gpu {
         self.device.destroy();
     }
 
-    /// Returns, once, the error that arrived outside of a call.
+    /// Fails if an error arrived outside of a call. A lost device fails every time, any other error once.
     fn fault(&self) -> Result<(), GpuError> {
         if let Some(message) = self.fault.lost.get() {
             return Err(GpuError::Lost { message: message.clone() });
@@ -288,8 +288,8 @@ fn watch(device: &wgpu::Device) -> Arc<Fault> {
     fault
 }
 
-/// Returns the best level of a device with `features`, on an adapter with matrices of a size that kernels use, if it
-/// has any.
+/// Returns the best level of a device with `features`, on an adapter with matrices of size `matrix_size`, or without
+/// usable matrices if the size is `None`.
 fn best_level(features: wgpu::Features, matrix_size: Option<u32>) -> Level {
     if !features.contains(wgpu::Features::SUBGROUP) {
         return Level::Baseline;

@@ -14,7 +14,7 @@ pub trait Params: bytemuck::Pod {
     /// The fields in order.
     const FIELDS: &'static [Field];
 
-    /// The fields, and the size as bound.
+    /// Layout of the block: the fields, and the size of the block when it is bound.
     const LAYOUT: ParamsLayout =
         ParamsLayout { fields: Self::FIELDS, bytes: size_of::<Self>().next_multiple_of(ParamsLayout::ALIGN) };
 }

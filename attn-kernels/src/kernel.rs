@@ -85,13 +85,13 @@ const CACHES: [OneOf<Stored>; 7] = [
     paged_prefill_coop::STAGED,
 ];
 
-/// The layout and type of the paged cache that a variant reads or writes, if it is made for one.
+/// Layout and type of the paged cache that a variant reads or writes; `None` if the variant is not made for one.
 #[cfg(feature = "self-test")]
 pub(crate) fn stored(variant: &crate::Variant) -> Option<Stored> {
     CACHES.into_iter().find_map(|slot| variant.get(slot))
 }
 
-/// The type of cache that a module reads or writes, if the module is specific to one.
+/// Type of the cache that a module reads or writes; `None` if the module is not specific to one type.
 pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
     let stored = CACHES.into_iter().find_map(|slot| slot.value(module)).map(|(_, dtype)| dtype);
     let latents = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
@@ -104,14 +104,15 @@ pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
         .or_else(|| by_matrices().map(|published| if published { KvDtype::Fp8 } else { KvDtype::F16 }))
 }
 
-/// Returns a grid of `workgroups` in one dimension, folded if one dimension of a dispatch cannot hold it; kernels
-/// unfold it with the shared module `flat` or by row.
+/// Returns a grid of `workgroups` in one dimension, or in two if one dimension of a dispatch cannot hold so many.
+/// Kernels unfold the grid with the shared module `flat` or by row.
 #[must_use]
 pub fn flat_grid(workgroups: u32) -> [u32; 3] {
     [workgroups.min(65_535), workgroups.div_ceil(65_535), 1]
 }
 
-/// Number of query heads of a KV head that one lane or workgroup serves: the largest divisor of the group up to `most`.
+/// Number of query heads of a KV head that one lane or workgroup serves: the largest divisor of `group` that is at
+/// most `most`.
 pub(crate) fn heads_together(group: u32, most: u32) -> u32 {
     (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
 }

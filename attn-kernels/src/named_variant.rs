@@ -21,7 +21,7 @@ impl NamedVariant {
         Self { name, variant }
     }
 
-    /// Lists the variants of kernels at sizes of a model, each only once: of equal variants, the first.
+    /// Lists the variants of kernels at sizes of a model. Of equal variants, only the first is listed.
     #[must_use]
     pub fn list(kernels: &[&'static Kernel], sizes: &Sizes) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();

@@ -94,8 +94,8 @@ impl DeviceProfile {
             && self.verdicts.allow(variant)
     }
 
-    /// Whether a variant divides its work in a way that suits this device: for its registers, and for software
-    /// drivers only on one.
+    /// Whether a variant divides its work in a way that suits this device. The division must suit the registers; a
+    /// division for software drivers suits only such drivers.
     #[must_use]
     pub fn suits(&self, variant: &Variant) -> bool {
         self.registers.suit(variant) && (self.software || !variant.software)
@@ -110,8 +110,8 @@ impl DeviceProfile {
         }
     }
 
-    /// Whether the driver computes correctly everything that `kernel` does at `level` for caches of `dtype`. It is for forms
-    /// that another form can replace, and that are chosen before the variant is known in full.
+    /// Whether the driver computes correctly everything that `kernel` does at `level` for caches of `dtype`. This
+    /// check is for forms that another form can replace, and that are chosen before the variant is known in full.
     #[must_use]
     pub fn trusts(&self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
         level <= self.level && self.verdicts.allow_all(kernel, level, dtype)
@@ -158,7 +158,8 @@ impl DeviceProfile {
 }
 
 impl Registers {
-    /// Whether kernels whose division of work depends on registers are divided as `variant` is, on devices with these.
+    /// Whether the division of work of `variant` suits devices of this register class. A division that does not
+    /// depend on registers always does.
     #[must_use]
     pub fn suit(self, variant: &Variant) -> bool {
         variant.registers.is_none_or(|registers| registers == self)
@@ -174,14 +175,14 @@ impl Registers {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// Number of workgroups of tiles that fill the device, of prompts and of products by matrices: two a
-    /// multiprocessor. A few more would wait for the first to end. Twice as many are faster for sixteen rows after
-    /// 100,000 tokens of Llama 3 8B, 56 in place of 62 ms a step, and slower for 256 rows after 20,000.
+    /// Number of workgroups of tiles that fill the device, for prompts and for products with cooperative matrices:
+    /// two per multiprocessor. A few more would wait for the first to end. Twice as many are faster for sixteen rows
+    /// after 100,000 tokens of Llama 3 8B, 56 in place of 62 ms a step, and slower for 256 rows after 20,000.
     ///
     /// A constant: it decides where sums are cut, also of results that must not depend on a measurement.
     pub tiles: u32,
-    /// Number of tiles of products without matrices that fill the device, so that large ones beat small ones, and by
-    /// codes beat lanes. Measured.
+    /// Number of tiles that fill the device in products without matrices. From this number on, large tiles beat small
+    /// ones, and tiles of codes beat lanes. Measured.
     pub plain_tiles: u32,
     /// Number of workgroups of `paged_decode` that fill the device. With fewer, smaller partitions are faster; with
     /// more, larger ones.
@@ -190,7 +191,8 @@ pub struct Tuning {
     pub decode: DecodeWorkgroups,
     /// Maximum number of keys of a partition that is split to fill the device. A constant, as `decode` is.
     pub max_partition: u32,
-    /// Minimum number of keys of a tile's part with which a split pays for its output. A constant, as `decode` is.
+    /// Minimum number of keys of a part of a tile for which a split pays, although each part writes an output. A
+    /// constant, as `decode` is.
     pub min_part_keys: u32,
     /// Number of weights of a matrix below which a few rows wait for dispatches rather than for weights: one dispatch
     /// with f32 then beats two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one
@@ -213,17 +215,17 @@ pub struct Tuning {
     /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, whose tiles would be mostly empty.
     /// Measured.
     pub few_rows: u32,
-    /// Number of activations that products read from which on rounding them to f16 beforehand pays: the bytes that
-    /// this saves then take longer than a dispatch. A constant: no one shape shows it, as it depends on columns as
-    /// much as on rows.
+    /// Minimum number of activations read by products for which it pays to round them to f16 beforehand: reading the
+    /// bytes that this saves would take longer than a dispatch. A constant: no one shape shows it, because it depends
+    /// on columns as much as on rows.
     pub worth_rounding: u64,
-    /// Number of experts per pair of row and expert from which on most pairs are alone with theirs, so that a tile of
-    /// 16 rows would multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32. A constant: which
-    /// experts a step meets is the model's, and no product alone shows it.
+    /// Minimum number of experts per pair of row and expert for which most pairs have an expert of their own, so that
+    /// a tile of 16 rows would multiply one row. With 128 experts, 64 pairs are faster with matrices, and 8 pairs
+    /// with f32. A constant: the model decides which experts a step meets, and no product alone shows it.
     pub experts_a_pair: u32,
 }
 
-/// Workgroups of `paged_decode` that fill a device.
+/// Number of workgroups of `paged_decode` that fill a device, by kind of workgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeWorkgroups {
     /// Number of workgroups with groups of more than two heads.
@@ -251,8 +253,8 @@ impl Tuning {
         experts_a_pair: 4,
     };
 
-    /// Sets the maximum numbers of rows that `matmul_int8` multiplies faster than cooperative matrices and than
-    /// `matmul_int8_tile`, and `matmul` faster than `matmul_tile`.
+    /// Sets the maximum numbers of rows for which `matmul_int8` is faster than cooperative matrices, `matmul_int8`
+    /// faster than `matmul_int8_tile`, and `matmul` faster than `matmul_tile`.
     #[must_use]
     pub const fn rows(self, coded: u32, few_coded: u32, few: u32) -> Self {
         Self { coded_rows: coded, few_coded_rows: few_coded, few_rows: few, ..self }

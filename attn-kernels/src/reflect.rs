@@ -25,7 +25,7 @@ pub struct Interface {
     pub entry_point: String,
     /// Number of invocations of a workgroup along x, y, z.
     pub workgroup_size: [u32; 3],
-    /// Bytes of workgroup memory.
+    /// Number of bytes of workgroup memory.
     pub workgroup_bytes: u32,
     /// The uniform block at binding 0.
     pub params: Uniform,
@@ -137,7 +137,7 @@ impl<'a> Parsed<'a> {
     }
 
     /// Removes those of `flags` that the module does not need. A kernel needs few of dozens, and each try validates
-    /// it again: flags that can all go are removed at once, others by halves.
+    /// the module again, so flags that can all go are removed at once, and others by halves.
     fn drop_unneeded(&mut self, flags: &[Capabilities]) {
         let fewer = flags.iter().fold(self.capabilities, |left, flag| left - *flag);
         if let Ok(info) = validate(&self.module, fewer) {

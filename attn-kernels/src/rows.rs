@@ -13,7 +13,7 @@ pub struct KvWord(pub u32);
 #[repr(transparent)]
 pub struct PhysicalBlock(pub u32);
 
-/// Row that one workgroup attends by itself, or several workgroups by partitions.
+/// Row whose keys one workgroup attends alone, or several workgroups attend in partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct DecodeRow {
@@ -184,9 +184,9 @@ pub struct ListSpan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct KeptRow {
-    /// Slot of its sequence, or [`NONE`](Self::NONE) for a row that keeps nothing.
+    /// Slot of the row's sequence, or [`NONE`](Self::NONE) for a row that keeps nothing.
     pub slot: u32,
-    /// Number of blocks of the sequence in the step that made its lists.
+    /// Number of blocks of the sequence in the step that made the row's lists.
     pub then: u32,
     /// Number of blocks of the sequence now.
     pub blocks: u32,

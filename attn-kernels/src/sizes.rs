@@ -2,7 +2,7 @@
 
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 
-/// Sizes of the model whose variants are listed.
+/// Sizes of a model, for which variants are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Number of elements of a head.

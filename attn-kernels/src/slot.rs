@@ -13,10 +13,10 @@ pub trait Slot {
     /// Name of the slot in `#import NAME = default`.
     fn name(&self) -> &'static str;
 
-    /// Returns the content for a value, if the slot has one.
+    /// Returns the content that stands for a value; `None` if the slot has no content for it.
     fn choice(&self, value: Self::Value) -> Option<SlotContent>;
 
-    /// Returns the value of a content, if it belongs to this slot.
+    /// Returns the value that a content stands for; `None` if the content does not belong to this slot.
     fn value(&self, choice: SlotContent) -> Option<Self::Value>;
 }
 
@@ -36,8 +36,8 @@ pub struct OneOf<T: 'static> {
 }
 
 impl<T> OneOf<T> {
-    /// Creates the slot `name`, which `modules` fill, one for each value. Values that share a module are read back as
-    /// the first of them.
+    /// Creates the slot `name`, with a module in `modules` for each value. If values share a module, the slot reads
+    /// back as the first of these values.
     #[must_use]
     pub const fn new(name: &'static str, modules: &'static [(T, &'static str)]) -> Self {
         Self { name, modules }
@@ -107,47 +107,47 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Loads that a lane issues at once.
+    /// Number of loads that a lane issues at once.
     AHEAD,
-    /// Tokens of a block that is not of the cache; in units that a text names.
+    /// Number of tokens of a block that is not a block of the cache; the kernel's text may name another unit.
     BLOCK,
-    /// Tokens of a block of the cache.
+    /// Number of tokens of a block of the cache.
     BLOCK_SIZE,
-    /// Chunks of its keys that a lane loads at a time.
+    /// Number of chunks of its keys that a lane loads at a time.
     CHUNKS_AHEAD,
-    /// Query heads of a KV head that share each read.
+    /// Number of query heads of a KV head that share each read.
     GROUP,
-    /// Elements of a head.
+    /// Number of elements of a head.
     HEAD_DIM,
-    /// Query heads for which each load of a key, digest or latent is used.
+    /// Number of query heads for which each load of a key, digest or latent is used.
     HEADS,
-    /// Elements of a latent without its rope part.
+    /// Number of elements of a latent without its rope part.
     LATENT,
-    /// Loads with which a lane stages its part of the workgroup's reads.
+    /// Number of loads in which a lane stages its share of what the workgroup reads.
     LOADS,
-    /// Blocks of the cache in a block that is selected as a whole.
+    /// Number of cache blocks in a block that is selected as a whole.
     PAGES,
     /// Number of parts that the work is divided into; each kernel's text says which.
     PARTS,
-    /// Elements of the rope part of a latent.
+    /// Number of elements of the rope part of a latent.
     ROPE,
-    /// Rows of a workgroup or lane; a text says which.
+    /// Number of rows of a workgroup or of a lane; each kernel's text says which.
     ROWS,
-    /// Tokens of a block that is selected as a whole.
+    /// Number of tokens of a block that is selected as a whole.
     SELECT_BLOCK,
-    /// Lanes that share a row.
+    /// Number of lanes that share a row.
     SHARE,
-    /// Pieces of a head or row, each as wide as a load or a matrix.
+    /// Number of pieces of a head or row, each as wide as a load or a matrix.
     SPANS,
-    /// Tokens from one sampled token to the next.
+    /// Number of tokens from one sampled token to the next.
     STRIDE,
-    /// Lanes of a subgroup.
+    /// Number of lanes of a subgroup.
     SUBGROUP,
-    /// Subgroups of a workgroup.
+    /// Number of subgroups of a workgroup.
     SUBGROUPS,
-    /// Number of lanes of a workgroup, for kernels whose host chooses it.
+    /// Number of lanes of a workgroup, in kernels whose caller chooses the number.
     WG,
-    /// Elements of a row, or matrices side by side; a text says which.
+    /// Number of elements of a row, or of matrices side by side; each kernel's text says which.
     WIDTH,
 }
 

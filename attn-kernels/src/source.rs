@@ -144,7 +144,7 @@ impl Composer<'_> {
         Ok(())
     }
 
-    /// Repeats the lines between `line`, an `#unroll`, and its `#end`; returns the lines after it.
+    /// Repeats the lines between the `#unroll` in `line` and its `#end`; returns the lines after the `#end`.
     fn unroll<'l, 't>(&mut self, line: &str, lines: &'l [&'t str]) -> Result<&'l [&'t str], ComposeError> {
         let malformed = || ComposeError::Unroll { kernel: self.kernel.into(), line: line.into() };
         let (name, count) = self.trips(line).ok_or_else(malformed)?;
@@ -169,7 +169,7 @@ impl Composer<'_> {
         Some((name.trim(), self.number(count)?))
     }
 
-    /// Parses a number, or returns that of a slot or constant.
+    /// Returns the number that `text` states, or the value of the slot or constant that `text` names.
     fn number(&self, text: &str) -> Option<u32> {
         let text = text.trim();
         let named = self.sizes.iter().find(|(name, _)| name == text).map(|(_, n)| *n);

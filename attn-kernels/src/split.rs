@@ -14,21 +14,23 @@ use crate::rows::DecodeRow;
 
 const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are split alike");
 
-/// Minimum number of rows of a dispatch, if the step has as many and their partitions fit the budget of bytes.
+/// Minimum number of rows of a dispatch, unless the step has fewer rows or their partitions exceed the budget of
+/// bytes.
 const FEW_ROWS: u64 = 16;
 
-/// Number of bytes that the partitions of [`FEW_ROWS`] rows may take. Beyond that, partitions of long rows grow, up
-/// to [`LONG_PARTITION`]. Partitions of fixed size, which are as large in short rows, take up to half a binding.
+/// Number of bytes that the partitions of [`FEW_ROWS`] rows may take. If they would take more, partitions of long
+/// rows grow, up to [`LONG_PARTITION`]. Partitions of fixed size, which short rows use too, take up to half a
+/// binding.
 const BUDGET: u64 = 256 << 20;
 
-/// Maximum number of keys of a partition that grows to fit more rows into a dispatch: from there on merging costs
-/// little, and keys on the host come to the device by partitions.
+/// Maximum number of keys of a partition that grows so that more rows fit into a dispatch. Longer partitions would
+/// save little merging, and keys on the host come to the device in whole partitions.
 const LONG_PARTITION: u64 = 4096;
 
-/// Bytes of the partitions of a dispatch of many rows.
+/// Number of bytes of the partitions of a dispatch of many rows.
 const DISPATCH_BYTES: u64 = 64 << 20;
 
-/// Number of bytes of the partitions of a dispatch of many rows on a processor, whose caches the partitions should fit.
+/// Number of bytes of the partitions of a dispatch of many rows on a processor; they should fit into its caches.
 const SOFTWARE_DISPATCH_BYTES: u64 = 4 << 20;
 
 /// Split of the keys of rows into partitions.
@@ -54,7 +56,7 @@ impl SplitPlan {
 pub enum SplitCache {
     /// Cache with keys and values of each head.
     Heads(KvShape),
-    /// Cache of latents with this many elements, for `mla_decode`, which has one form of workgroups.
+    /// Cache of latents with this many elements. Its kernel, `mla_decode`, has only one division of keys among lanes.
     Latents(u32),
 }
 
@@ -74,21 +76,21 @@ pub struct SplitPlanner {
     profile: DeviceProfile,
     cache: SplitCache,
     num_heads: u32,
-    /// Number of keys of a partition, if it must not depend on the step.
+    /// Number of keys of a partition in plans in which this number must not depend on the step.
     fixed: u32,
 }
 
 impl SplitPlanner {
-    /// A planner for `num_heads` query heads over `cache`, for rows of at most `longest` keys. `profile` is that of a device, at
-    /// [`Level::Coop`](crate::Level::Coop) if results may be rounded to f16.
+    /// Creates a planner for `num_heads` query heads over `cache`, for rows of at most `longest` keys. `profile`
+    /// describes the device; its level is [`Level::Coop`](crate::Level::Coop) only if results may be rounded to f16.
     #[must_use]
     pub fn new(profile: &DeviceProfile, cache: SplitCache, num_heads: u32, longest: u32) -> Self {
         let planner = Self { profile: *profile, cache, num_heads, fixed: PARTITION };
         Self { fixed: planner.least(longest, profile.binding_bytes / 2), ..planner }
     }
 
-    /// Minimum number of keys of a partition with which [`FEW_ROWS`] rows of `longest` keys stay within `budget`
-    /// bytes, or one row if that takes more than [`LONG_PARTITION`]: [`PARTITION`], or a power of two above it.
+    /// Returns the smallest partition, in keys, with which [`FEW_ROWS`] rows of `longest` keys take at most `budget`
+    /// bytes: [`PARTITION`], or a power of two above it. Beyond [`LONG_PARTITION`], only one row has to fit.
     fn least(&self, longest: u32, budget: u64) -> u32 {
         let of = |rows: u64| {
             let most = self.partitions_within(rows, budget);
@@ -108,8 +110,8 @@ impl SplitPlanner {
         BUDGET.min(self.profile.binding_bytes)
     }
 
-    /// Returns the number of keys of a partition that does not depend on the step: [`PARTITION`], or the power of two
-    /// above it with which the longest rows fit the device.
+    /// Returns the number of keys of a partition for plans that must not depend on the step: [`PARTITION`], or the
+    /// power of two above it with which the longest rows fit the device.
     #[must_use]
     pub fn fixed(&self) -> u32 {
         self.fixed
@@ -124,8 +126,8 @@ impl SplitPlanner {
         }
     }
 
-    /// Splits rows that attend to all keys they see, in partitions of `fixed` keys if the size must not depend on the
-    /// step.
+    /// Splits rows that attend to all keys they see. `fixed` is the number of keys of a partition, if this number
+    /// must not depend on the step.
     #[must_use]
     pub fn all(&self, rows: &[DecodeRow], fixed: Option<u32>) -> SplitPlan {
         let keys = || rows.iter().map(DecodeRow::keys);
@@ -138,8 +140,8 @@ impl SplitPlanner {
         SplitPlan::of(lanes, size, rows)
     }
 
-    /// Splits `rows` that attend to lists of at most `tokens` tokens, in partitions of a fixed size if the size must
-    /// not depend on the step.
+    /// Splits `rows`, which attend to lists of at most `tokens` tokens each. `fixed` is the number of keys of a
+    /// partition, if this number must not depend on the step.
     #[must_use]
     pub fn listed(&self, rows: &[DecodeRow], tokens: u32, fixed: Option<u32>) -> SplitPlan {
         let keys = || rows.iter().map(|row| row.len.min(tokens));
@@ -151,7 +153,7 @@ impl SplitPlanner {
         SplitPlan { lanes, partition_size, max_partitions: partitions(partition_size, 0, longest).max(1) }
     }
 
-    /// Splits rows over two caches, which hold at most `longest` keys together.
+    /// Splits rows that attend to at most `longest` keys, in two caches together.
     #[must_use]
     pub fn latents(&self, longest: u32) -> SplitPlan {
         let partition_size = self.least(longest, self.budget());
@@ -162,7 +164,7 @@ impl SplitPlanner {
         }
     }
 
-    /// Returns the maximum number of partitions of one of `rows`, whatever lists they attend.
+    /// Returns the maximum number of partitions of any of `rows`, whatever lists the rows attend to.
     #[must_use]
     pub fn max_listed(&self, rows: &[DecodeRow], fixed: Option<u32>) -> u32 {
         let longest = rows.iter().map(|row| row.len).max().unwrap_or(0);
@@ -187,8 +189,9 @@ impl SplitPlanner {
         most(longest).min((partitions(least, 0, longest) + 1).max(most(fitting)))
     }
 
-    /// Returns the fastest form and the size of its partitions, for rows that attend `sum` keys in all, `longest` of
-    /// them in one row. `most` returns the maximum number of partitions of [`PARTITION`] keys.
+    /// Returns the fastest division among lanes, and its partition size, for rows that attend to `sum` keys in all
+    /// and to at most `longest` keys each. `most` returns the maximum number of partitions of [`PARTITION`] keys in a
+    /// row.
     fn fastest(&self, sum: u64, longest: u32, most: impl Fn() -> u32) -> (Lanes, u32) {
         let (lanes, least) = (self.lanes(sum), self.least(longest, self.budget()));
         let SplitCache::Heads(shape) = &self.cache else { return (lanes, least) };
@@ -207,16 +210,16 @@ impl SplitPlanner {
         usize::try_from(rows).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Returns the number of outputs of a head that the partitions of `rows` rows, of at most `max_partitions` each, leave at one
-    /// time at most, as rows go to [dispatches](Self::rows_together).
+    /// Returns the maximum number of partial outputs, each of one head, that exist at a time while `rows` rows of at
+    /// most `max_partitions` partitions go through their [dispatches](Self::rows_together).
     #[must_use]
     pub fn outputs(&self, rows: usize, max_partitions: u32) -> usize {
         let bytes = self.dispatch_bytes(max_partitions).min(rows as u64 * self.bytes_of_row(max_partitions));
         usize::try_from(bytes / 4 / u64::from(self.cache.width()).max(1)).unwrap_or(usize::MAX)
     }
 
-    /// Number of bytes of the partitions of a dispatch of rows of at most `max_partitions`, which does not fall as
-    /// partitions become more.
+    /// Number of bytes that the partitions of one dispatch may take, if its rows have at most `max_partitions`
+    /// partitions. The number never falls as `max_partitions` grows.
     fn dispatch_bytes(&self, max_partitions: u32) -> u64 {
         let row = self.bytes_of_row(max_partitions);
         let many = if self.profile.software { SOFTWARE_DISPATCH_BYTES } else { DISPATCH_BYTES };
@@ -238,7 +241,7 @@ impl SplitPlanner {
     }
 }
 
-/// Split of the keys that tiles of a prompt attend to: different workgroups attend to its parts.
+/// Split of a prompt's keys into parts: for each tile of the prompt, different workgroups attend to different parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeySplit {
     /// Number of parts, at least 1.
@@ -255,7 +258,7 @@ impl Default for KeySplit {
 }
 
 impl KeySplit {
-    /// Returns the split of `keys` keys if there are `workgroups` workgroups without one.
+    /// Returns the split of `keys` keys for a dispatch that has `workgroups` workgroups without a split.
     fn of(tuning: &Tuning, workgroups: u32, keys: u32) -> Self {
         let count = (tuning.tiles / workgroups.max(1)).min(keys / tuning.min_part_keys);
         if count <= 1 {
@@ -267,10 +270,10 @@ impl KeySplit {
     }
 }
 
-/// Number of keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest
-/// power of two whose workgroups still fill the device, because long partitions leave less to merge, but at least the
-/// minimum of a workgroup. Partitions are shorter if the longest row keeps the same number of them, so that
-/// concurrent workgroups end together.
+/// Returns the number of keys of a partition, for rows that attend to `keys` keys in all and to at most `longest`
+/// keys each. It is the largest power of two with which the workgroups still fill the device, because long partitions
+/// leave less to merge, but at least the minimum of a workgroup. Partitions are shorter if the longest row keeps the
+/// same number of them, so that concurrent workgroups end together.
 fn partition_of(
     tuning: &Tuning,
     shape: &KvShape,

@@ -15,17 +15,17 @@ const BROADCAST: u32 = 8;
 pub enum TextLength {
     /// The compiler knows the number of iterations of loops and unrolls them, and a lane issues several loads at once.
     Full,
-    /// Like `Full`, except that the loops of tiles are not unrolled and lanes issue fewer loads of attention at once:
-    /// for Intel's GPUs, whose compiler moves loads up across all unrolled code, so that the 128 registers of a lane
-    /// cannot hold the results.
+    /// Like `Full`, but the loops over tiles are not unrolled, and a lane of an attention kernel issues fewer loads
+    /// at once. For Intel's GPUs: their compiler moves loads up across all unrolled code, and the loaded values then
+    /// exceed the 128 registers of a lane.
     Middle,
-    /// Loops are not unrolled, and a lane issues one load at a time, which hides no latency: for software drivers,
-    /// whose compilers take time in more than proportion to the length. Values that all lanes read from workgroup
-    /// memory stay in registers.
+    /// Loops are not unrolled, and a lane issues one load at a time, which hides no latency. For software drivers:
+    /// their compile time grows faster than the length of the text. Values that all lanes read from workgroup memory
+    /// stay in registers.
     Short,
 }
 
-/// Content of slots for [`TextLength::Middle`], in kernels that have them; numbers are maxima.
+/// Contents of slots for [`TextLength::Middle`], in kernels that have these slots; numbers are maxima.
 const MIDDLE: [(&str, SlotContent); 4] = [
     ("steps", SlotContent::Module("trips_hidden")),
     ("LATENTS_AHEAD", SlotContent::Size(1)),
@@ -45,7 +45,7 @@ const SHORT: [(&str, SlotContent); 4] = [
 const MIDDLE_VENDOR: u32 = 0x8086;
 
 impl TextLength {
-    /// Returns the length for GPUs of the vendor with this PCI id; `None` for a processor.
+    /// Returns the length for GPUs of the vendor with this PCI id. `None` stands for a processor.
     #[must_use]
     pub fn of_vendor(vendor: Option<u32>) -> Self {
         match vendor {
@@ -59,7 +59,7 @@ impl TextLength {
 /// Range that allows subgroups of any size.
 pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
-/// The part of a model's step that a kernel computes, by which device time is summed.
+/// The part of a model's step that a kernel computes. Device time is summed for each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum KernelRole {
@@ -86,13 +86,13 @@ pub struct Kernel {
     pub role: KernelRole,
     /// The text of the file, with unresolved imports.
     pub wgsl: &'static str,
-    /// Tables that the file may import from.
+    /// Tables of shared modules that the file may import.
     pub modules: &'static [Modules],
     /// The uniform parameter block at binding 0.
     pub params: ParamsLayout,
     /// Storage bindings in order, including the bindings that only some variants have.
     pub bindings: &'static [Binding],
-    /// Variants, documentation and cases of a kernel that is in a catalogue.
+    /// Variants, documentation and test cases; `None` for a kernel that is in no catalogue.
     pub declared: Option<Declaration>,
 }
 
@@ -102,7 +102,7 @@ pub type Listed = Vec<(String, Variant)>;
 /// Declaration of a kernel for catalogues, tests and documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
-    /// Function that lists variants at sizes of a model, one for each choice of modules.
+    /// Function that lists the variants for a model's sizes, one for each choice of modules.
     pub listed: fn(&Sizes) -> Listed,
     /// The variants, described in Markdown.
     pub variants: &'static str,
@@ -145,7 +145,7 @@ pub struct Variant {
     pub bindings: Vec<Binding>,
     /// Level of adapter that the variant needs.
     pub level: Level,
-    /// Number of lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
+    /// Range that the number of lanes of every subgroup of an adapter must lie in, from [`Level::Subgroup`] on.
     pub subgroups: RangeInclusive<u32>,
     /// Register class that the division of the work is for; `None` if the kernel has one division for all devices.
     pub registers: Option<Registers>,
@@ -185,8 +185,8 @@ impl Variant {
         self
     }
 
-    /// Returns the value that fills import slot `slot`; `None` if the slot has its default, or a text that stands for no value of
-    /// this slot.
+    /// Returns the value that fills import slot `slot`; `None` if the slot has its default, or a content that stands
+    /// for none of its values.
     #[must_use]
     pub fn get<S: Slot>(&self, slot: S) -> Option<S::Value> {
         slot.value(self.chosen(slot.name())?)
@@ -260,7 +260,7 @@ impl Variant {
         Self { level: Level::Coop, ..self }
     }
 
-    /// Marks the variant as needing subgroups that all have this many lanes.
+    /// Marks the variant as needing subgroups whose number of lanes is always in `lanes`.
     #[must_use]
     pub fn with_subgroups(self, lanes: RangeInclusive<u32>) -> Self {
         Self { level: self.level.max(Level::Subgroup), subgroups: lanes, ..self }
@@ -293,8 +293,9 @@ impl Variant {
         self.wgsl_of(TextLength::Full, Matrices::NVIDIA)
     }
 
-    /// Composes the complete WGSL text in one of its lengths, for a device's matrices if it has any. All lengths give
-    /// the same results, except for rounding in online softmaxes that process more or fewer keys at a time.
+    /// Composes the complete WGSL text in the given length, for a device with these cooperative matrices, if it has
+    /// any. All lengths give the same results, except for rounding in online softmaxes that process more or fewer
+    /// keys at a time.
     ///
     /// # Errors
     /// As [`wgsl`](Self::wgsl).
@@ -321,7 +322,7 @@ fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     }
 }
 
-/// Variants are equal without regard to registers and the kind of driver, which follow from the choices.
+/// Compares variants without their registers and kind of driver, which follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

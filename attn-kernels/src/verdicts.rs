@@ -6,8 +6,8 @@ use crate::kernel::{self, KvDtype};
 use crate::source::SlotContent;
 use crate::{Kernel, KernelRole, Level, NamedVariant, Variant};
 
-/// Variants that a driver computes incorrectly, and correct variants of the same kernels, which together show what is
-/// wrong.
+/// Variants that a driver computes incorrectly, and correct variants of the same kernels. Comparing the two shows
+/// which modules are at fault.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Verdicts(Option<&'static [Verdict]>);
 
@@ -24,7 +24,7 @@ const UNMET: u8 = 0;
 const PASSED_OVER: u8 = 1;
 const TOLD: u8 = 2;
 
-/// Variant that must not run, because of the verdict on it or on another.
+/// The reason why a variant must not run: the self-test found this variant or a similar one wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
     /// Name of the variant that the self-test found wrong.
@@ -34,7 +34,7 @@ pub struct Wrong {
 }
 
 impl Verdicts {
-    /// Verdicts by which no variant is wrong.
+    /// Verdicts that find no variant wrong.
     pub const NONE: Self = Self(None);
 
     /// Whether no variant is known to be wrong.
@@ -43,8 +43,8 @@ impl Verdicts {
         self.0.is_none()
     }
 
-    /// Creates verdicts from variants that were tested, and whether each was right. A process keeps the wrong ones
-    /// for as long as it runs, because profiles of devices, which are values, refer to them.
+    /// Creates verdicts from tested variants and whether each computed correctly. The verdicts on kernels with a
+    /// wrong variant stay in memory until the process ends, because device profiles, which are values, refer to them.
     #[must_use]
     pub fn new(tested: impl IntoIterator<Item = (NamedVariant, bool)>) -> Self {
         let tested: Vec<_> = tested.into_iter().collect();
@@ -60,21 +60,23 @@ impl Verdicts {
         Self((!kept.is_empty()).then(|| &*kept.leak()))
     }
 
-    /// Returns the verdict by which `variant` must not run: the verdict on a variant of the same modules, whatever
-    /// its sizes; or else on a wrong variant that shares a module which no correct variant has.
+    /// Returns the reason why `variant` must not run; `None` if it may run. The reason is a wrong variant with the
+    /// same modules, whatever its sizes. If no variant with the same modules was tested, it is a wrong variant that
+    /// shares a module with `variant` which no correct variant has.
     #[must_use]
     pub fn against(self, variant: &Variant) -> Option<Wrong> {
         self.wrong(variant)
             .map(|(verdict, module)| Wrong { variant: &verdict.named.name, mode: mode(variant, module) })
     }
 
-    /// Whether a choice may take `variant`. One that may not is [passed over](Self::passed_over).
+    /// Whether a choice of kernels may take `variant`. If not, the wrong variant counts as [passed
+    /// over](Self::passed_over).
     pub(crate) fn allow(self, variant: &Variant) -> bool {
         self.wrong(variant).inspect(|(verdict, _)| verdict.pass_over()).is_none()
     }
 
-    /// Whether a choice may take `kernel` at `level` for caches of `dtype`: no variant of it is wrong, except those
-    /// for codes of another type.
+    /// Whether a choice of kernels may take `kernel` at `level` for caches of `dtype`: no variant of the kernel is
+    /// wrong, except variants for codes of another type.
     pub(crate) fn allow_all(self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
         let concerns = |verdict: &&Verdict| {
             !verdict.right
@@ -84,7 +86,7 @@ impl Verdicts {
         self.all().iter().find(concerns).inspect(|verdict| verdict.pass_over()).is_none()
     }
 
-    /// Wrong variants that choices have passed over; each is reported once.
+    /// Returns the wrong variants that choices of kernels have passed over, each only once.
     #[must_use]
     pub fn passed_over(self) -> Vec<&'static NamedVariant> {
         let told = self.all().iter().filter(|verdict| verdict.moves(PASSED_OVER, TOLD));
@@ -130,7 +132,7 @@ impl Verdict {
         self.moves(UNMET, PASSED_OVER);
     }
 
-    /// Changes the state from `from` to `to`; false if it was not `from`.
+    /// Changes the state from `from` to `to`. Returns false, and changes nothing, if the state was not `from`.
     fn moves(&self, from: u8, to: u8) -> bool {
         self.passed_over.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
     }
@@ -153,7 +155,7 @@ fn modules(variant: &Variant) -> Vec<Module> {
     modules
 }
 
-/// The type of the cache that a variant reads or writes, if it has modules for several.
+/// Element type of the cache that a variant reads or writes; `None` if its kernel has no module for the type.
 fn cached(variant: &Variant) -> Option<KvDtype> {
     modules(variant).into_iter().find_map(cached_by)
 }

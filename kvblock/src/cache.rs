@@ -179,8 +179,8 @@ impl KvCache {
         Ok(allocation)
     }
 
-    /// Extends the tables of a sequence to `num_tokens` tokens before they are computed, and does nothing else: what is in reach,
-    /// cached or shared stays as it is. For engines that send a step before they have completed the one before it.
+    /// Extends the tables of a sequence to `num_tokens` tokens before they are computed. Frees, caches and copies no
+    /// block. For engines that send a step before the previous one is complete.
     ///
     /// # Errors
     /// [`AllocError::OutOfBlocks`], after which all tables are as before, and [`AllocError::NotAllocated`].
@@ -247,9 +247,9 @@ impl KvCache {
         }
     }
 
-    /// Starts `child` with the blocks that hold the first `num_tokens` tokens of `parent`, which may have
-    /// computed more. Allocates nothing: the first of the two to write to a block of both gets a copy of it,
-    /// and so does a child that writes to a block which lookups find by the tokens of its parent.
+    /// Starts `child` with the blocks that hold the first `num_tokens` tokens of `parent`, which may have computed
+    /// more. Allocates nothing: whichever of the two first writes to a shared block gets a copy of it. `child` also
+    /// gets a copy of a block that it writes to if lookups find the block by the tokens of `parent`.
     ///
     /// # Errors
     /// [`AllocError::NotAllocated`] for the parent, [`AllocError::AlreadyAllocated`] for the child,

@@ -5,8 +5,8 @@ use crate::layout::CacheLayout;
 use crate::spec::LengthLimits;
 
 impl CacheLayout {
-    /// Number of blocks that fit in `available_bytes`, the null block included. Limited so that slot indices fit in
-    /// 32 bits.
+    /// Number of blocks that fit in `available_bytes`, the null block included. The number is limited so that slot
+    /// indices fit in 32 bits.
     #[must_use]
     pub fn num_blocks(&self, available_bytes: u64) -> u32 {
         let blocks = available_bytes.checked_div(self.bytes_per_block()).unwrap_or(0);

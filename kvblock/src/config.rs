@@ -12,14 +12,14 @@ use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits, PageLayout};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KvCacheGroup {
-    /// The spec of all its layers, merged.
+    /// Merged spec of all layers of the group.
     #[setters(skip)]
     pub spec: KvCacheSpec,
-    /// Indices of its layers in the list that the groups were planned from.
+    /// Indices of the group's layers in the list that the groups were planned from.
     #[setters(skip)]
     pub layers: Vec<usize>,
-    /// A draft model (EAGLE, MTP) runs on this group, which recomputes one block of every hit. Library only: the engine
-    /// runs no draft model.
+    /// Whether a draft model (EAGLE, MTP) runs on this group. The group then recomputes one block of every hit.
+    /// Library only: the engine runs no draft model.
     pub eagle: bool,
 }
 

@@ -13,15 +13,15 @@ use crate::spec::AttentionKind;
 pub struct PrefixHit {
     /// Number of tokens that need not be computed.
     pub num_tokens: u32,
-    /// `[groups][num_tokens / group block size]`; null where the group no longer needs the block. Empty when
-    /// prefix caching is off.
+    /// Blocks of the prefix, `[groups][num_tokens / group block size]`; null where the group no longer needs the
+    /// block. Empty if prefix caching is off.
     pub blocks: Vec<Vec<BlockId>>,
 }
 
 /// Finds the longest prefix that every group can serve (vLLM v1 hybrid coordinator).
 #[derive(Clone, Debug)]
 pub(crate) struct Coordinator {
-    /// Full attention first: its hit bounds all others, and it never needs a second search.
+    /// Lookup types, full attention first: its hit bounds the hits of all others, and it never needs a second search.
     types: Vec<LookupType>,
     num_groups: usize,
     /// Least common multiple of the block sizes; a hit is a multiple of it.

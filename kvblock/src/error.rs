@@ -55,7 +55,8 @@ pub enum AllocError {
         /// Number of tokens of the fork.
         num_tokens: u32,
     },
-    /// The sequence already has a block table: only one without a table can adopt a hit, be forked into, or be restored.
+    /// The sequence already has a block table: only a sequence without a table can adopt a hit, be forked into, or be
+    /// restored.
     #[error("sequence {seq:?} has a block table already")]
     AlreadyAllocated {
         /// The sequence.
@@ -73,7 +74,7 @@ pub enum AllocError {
         /// Number of hash blocks that these tokens fill.
         needed: u32,
     },
-    /// The number of lists, of blocks or of hits, is not the number of groups.
+    /// The number of lists of blocks, or of hits, differs from the number of groups.
     #[error("lists for {found} groups, the cache has {num_groups}")]
     GroupCount {
         /// Number of lists given.
@@ -175,7 +176,7 @@ pub enum ConfigError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There is nothing to merge.
+    /// There are no layers to group.
     #[error("no layers")]
     NoLayers,
     /// All layers of a group must have the same block size.
@@ -225,14 +226,14 @@ pub enum LayoutError {
     /// A group with several page sizes needs equally many layers of each.
     #[error("layer {layer}: {found} layers with pages of its size, {expected} with another")]
     UnevenPages {
-        /// Index of the first layer with the page size that has another number of layers.
+        /// Index of the first layer whose page size has a different number of layers than the smallest page size.
         layer: usize,
         /// Number of layers of that page size.
         found: usize,
         /// Number of layers of the group's smallest page size.
         expected: usize,
     },
-    /// There are no groups to choose a size for, or one of them is empty.
+    /// The list of tuple counts is empty, or contains 0.
     #[error("no tuples of layers to group")]
     NoTuples,
 }

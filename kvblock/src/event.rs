@@ -46,7 +46,7 @@ impl fmt::Display for Medium {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// Consecutive blocks of one sequence can be found on a medium that held no block with the content of any of them.
+    /// Consecutive blocks of one sequence are now on a medium that held none of their contents before.
     Stored(StoredBlocks),
     /// The last block with this content left a medium.
     #[non_exhaustive]
@@ -91,8 +91,8 @@ pub struct StoredBlocks {
 }
 
 impl StoredBlocks {
-    /// The blocks at `positions` of a sequence's table in a group, on the device. Hashes of `content` cover `hash_block_size`
-    /// tokens each, `block_size` is a multiple of that.
+    /// The blocks at `positions` of a sequence's table in a group, on the device. Each hash of `content` covers
+    /// `hash_block_size` tokens, and `block_size` is a multiple of this number.
     ///
     /// # Panics
     /// When there is no block, or `content` has no hash or no tokens for one of them.
@@ -130,7 +130,8 @@ impl StoredBlocks {
         Self { medium, ..self }
     }
 
-    /// Appends blocks that follow these in the same sequence on the same medium; returns other ones, unchanged.
+    /// Appends `next` if its blocks follow these blocks in the same sequence on the same medium; otherwise returns
+    /// `next` unchanged.
     #[must_use]
     pub fn append(&mut self, mut next: Self) -> Option<Self> {
         let about = |blocks: &Self| (blocks.group, blocks.medium, blocks.block_size);

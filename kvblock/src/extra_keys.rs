@@ -35,7 +35,7 @@ pub enum ExtraKey {
         /// First placeholder token, counted from the start of the block.
         offset: i64,
     },
-    /// Cache salt, of the first block of a sequence alone.
+    /// Cache salt, which only the first block of a sequence has as a key.
     Salt(String),
     /// SHA-256 of the embeddings that the block has in place of tokens.
     Embeds([u8; 32]),
@@ -48,8 +48,8 @@ pub struct ExtraKeys {
     pub adapter: Option<String>,
     /// Multimodal items; each is part of the key of the blocks that it overlaps.
     pub multimodal: Vec<MultimodalItem>,
-    /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and through the
-    /// chain of all later ones.
+    /// Cache salt: sequences share blocks only if their salts are equal. The salt is a key of the first block, and
+    /// affects all later blocks through the chain of hashes.
     pub salt: Option<String>,
     /// Embeddings given in place of tokens; part of the key of each block that has some.
     pub prompt_embeds: Option<PromptEmbeds>,
@@ -87,7 +87,7 @@ impl ExtraKeys {
         adapter.chain(self.items_of(start, len).map(item)).chain(salt).chain(embeds.map(ExtraKey::Embeds))
     }
 
-    /// Items that a block overlaps, and the place of each relative to the block.
+    /// Items that a block overlaps, each with its position relative to the start of the block.
     fn items_of(&self, start: usize, len: usize) -> impl Iterator<Item = (&MultimodalItem, i64)> {
         let overlaps = move |item: &&MultimodalItem| {
             let (first, past) = (item.start as usize, item.start as usize + item.len as usize);

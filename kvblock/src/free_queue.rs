@@ -21,7 +21,7 @@ pub(crate) struct FreeQueue {
 }
 
 impl FreeQueue {
-    /// Bytes the queue takes for each block it may hold.
+    /// Number of bytes that the queue takes for each block that it may hold.
     pub(crate) const BYTES_PER_BLOCK: usize = size_of::<Link>();
 
     /// All of the blocks `0..num_blocks`, in order. O(n).
@@ -97,7 +97,7 @@ impl FreeQueue {
         self.insert_after(u32::try_from(self.head()).expect("the head index is a u32"), block);
     }
 
-    /// The free blocks, next to be taken first. O(1) a step.
+    /// The free blocks, in the order in which they will be taken. O(1) per block.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let tail = self.tail();
         let first = self.links[self.head()].next;

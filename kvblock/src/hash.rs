@@ -94,7 +94,7 @@ impl BlockHasher {
         self.root
     }
 
-    /// Tokens a hash covers. Every group's block size is a multiple of it.
+    /// Number of tokens that a hash covers. Every group's block size is a multiple of it.
     #[must_use]
     pub const fn block_size(&self) -> BlockSize {
         self.block_size

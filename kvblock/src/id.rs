@@ -126,7 +126,7 @@ impl BlockSize {
         tokens.div_ceil(self.0.get())
     }
 
-    /// The largest block size that divides both.
+    /// The largest block size that divides both `self` and `other`.
     pub(crate) fn greatest_common_divisor(self, other: Self) -> Self {
         match Self::new(self.get() % other.get()) {
             Some(rest) => other.greatest_common_divisor(rest),
@@ -134,8 +134,8 @@ impl BlockSize {
         }
     }
 
-    /// The smallest block size that both divide, or `u32::MAX` when it needs more than 32 bits: no sequence is
-    /// that long, so no prefix can be a multiple of either.
+    /// The smallest common multiple of two block sizes, or `u32::MAX` if it needs more than 32 bits: no sequence is
+    /// that long, so no prefix length can be a multiple of both sizes.
     pub(crate) fn least_common_multiple(self, other: Self) -> Self {
         let factor = other.get() / self.greatest_common_divisor(other).get();
         Self(self.0.saturating_mul(NonZeroU32::new(factor).expect("a divisor is at most the number")))

@@ -15,12 +15,12 @@ use crate::error::LayoutError;
 use crate::id::BlockSize;
 use crate::spec::{AttentionKind, KvCacheSpec, PageLayout};
 
-/// A buffer of one page for each block id. Layers that share it are in different groups, so no two of them
-/// ever own the same block.
+/// A buffer with one page for each block id. Layers that share the buffer are in different groups, so no two of these
+/// layers ever own the same block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheTensor {
-    /// Bytes of one block.
+    /// Number of bytes of a page.
     pub page_bytes: u64,
     /// Layers that use the buffer, by index in the list of specs. Empty for a buffer that exists only as padding.
     pub layers: Vec<usize>,
@@ -209,7 +209,8 @@ fn merge_reach(a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     }
 }
 
-/// The spec of a layer whose blocks are kept like full attention's; the kernel still masks.
+/// Returns the spec with the attention kind changed to full attention, so that no block is freed early; the kernel
+/// still masks.
 fn as_full(spec: &KvCacheSpec) -> KvCacheSpec {
     let kind = match spec.kind {
         AttentionKind::Full { .. } => spec.kind,

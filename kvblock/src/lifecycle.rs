@@ -21,6 +21,6 @@ pub enum Ending {
     LengthCapped,
     /// The caller aborted the sequence.
     Aborted,
-    /// A step or a load failed, or it can never fit into the cache.
+    /// A step or a load failed, or the sequence can never fit into the cache.
     Failed,
 }

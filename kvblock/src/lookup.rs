@@ -8,15 +8,15 @@ use crate::id::{BlockId, BlockSize, GroupId};
 use crate::pool::BlockPool;
 use crate::spec::AttentionKind;
 
-/// Groups of one attention kind and block size, which are looked up together: a block hits when all of them
-/// have it.
+/// Groups with one attention kind and block size, which are looked up together: a block is a hit only if all these
+/// groups have it.
 #[derive(Clone, Debug)]
 pub(crate) struct LookupType {
     pub(crate) kind: AttentionKind,
     pub(crate) block_size: BlockSize,
     pub(crate) groups: Vec<GroupId>,
-    /// A draft model reads the last hidden state before its first token, so its groups recompute one more
-    /// block.
+    /// Whether a draft model runs on these groups. It reads the last hidden state before its first token, so its
+    /// groups recompute one more block.
     pub(crate) eagle: bool,
 }
 
@@ -87,8 +87,8 @@ impl Search<'_> {
         }
     }
 
-    /// Searches from right to left for the rightmost run of enough blocks, because only the last `window - 1` tokens
-    /// before the hit's end are needed; a shorter run serves when it starts at block 0.
+    /// Searches from right to left for the rightmost run of enough blocks: only the last `window - 1` tokens before
+    /// the hit's end are needed. A shorter run is also a hit if it starts at block 0.
     fn right_to_left(&self, window: u32) -> HitBlocks {
         let needed = self.of.block_size.blocks_for(window - 1) as usize + usize::from(self.bounds.drop_last);
         let mut found = vec![vec![BlockId::NULL; self.max_blocks()]; self.of.groups.len()];

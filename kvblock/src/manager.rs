@@ -15,8 +15,8 @@ const COUNTED: &str = "the free blocks were counted before";
 /// Message of a panic that cannot happen, because blocks of tables come from the pool, with a reference for each table.
 const HELD: &str = "a table holds its blocks";
 
-/// One cache group. The attention kind decides which blocks are freed early and how hits are found
-/// ([`lookup`](crate::lookup)); everything else is common to all kinds.
+/// Manager of the block tables of one cache group. The attention kind decides which blocks are freed early and how
+/// hits are found ([`lookup`](crate::lookup)); everything else is common to all kinds.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupManager {
     pub(crate) kind: AttentionKind,
@@ -155,7 +155,8 @@ impl GroupManager {
         blocks.num_cached = blocks.num_cached.max(num_full);
     }
 
-    /// Removes blocks from the prefix cache whose tokens from `num_computed` on were not computed after all.
+    /// Removes the blocks that hold tokens from `num_computed` on from the prefix cache, because these tokens were
+    /// not computed after all.
     pub(crate) fn uncache_from(&mut self, seq: SeqId, num_computed: u32, pool: &mut BlockPool) {
         let Some(blocks) = self.seqs.get_mut(&seq) else { return };
         let valid = (num_computed / self.block_size.get()) as usize;
@@ -190,7 +191,7 @@ impl GroupManager {
         }
     }
 
-    /// The first block that `parent` does not hold, of those that a sequence of its first `num_tokens` tokens
+    /// The first block that `parent` does not hold, among the blocks that a sequence of its first `num_tokens` tokens
     /// reaches.
     pub(crate) fn first_unheld(&self, parent: SeqId, num_tokens: u32) -> Option<BlockIdx> {
         let table = self.seqs.get(&parent).map_or(&[][..], |blocks| blocks.table.blocks());

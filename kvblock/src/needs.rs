@@ -16,8 +16,9 @@ pub struct GroupBlock {
     pub index: u32,
 }
 
-/// Rule by which a prefix can be resumed from blocks of several groups: groups of full attention need all of its blocks, others
-/// those that the next token reaches. [`KvCache::lookup`](crate::KvCache::lookup) follows the same rule on the device.
+/// Rule that says which blocks of each group are needed to resume a prefix: groups with full attention need all
+/// blocks of the prefix, other groups only the blocks that the next token reaches.
+/// [`KvCache::lookup`](crate::KvCache::lookup) follows the same rule on the device.
 ///
 /// A group of a draft model counts like any other.
 ///
@@ -55,7 +56,7 @@ impl PrefixNeeds {
         Self { groups, hash_block, alignment }
     }
 
-    /// Tokens that one hash of a sequence covers.
+    /// Number of tokens that one hash of a sequence covers.
     #[must_use]
     pub const fn hash_block_size(&self) -> BlockSize {
         self.hash_block
@@ -67,7 +68,7 @@ impl PrefixNeeds {
         self.groups.len()
     }
 
-    /// The chained hash of a block, of the hashes of its sequence.
+    /// The chained hash of a block, found in `hashes`, the hashes of its sequence.
     ///
     /// # Panics
     /// When the sequence has no hash of it, or the group is unknown.
@@ -83,16 +84,17 @@ impl PrefixNeeds {
         block.index * size..(block.index + 1) * size
     }
 
-    /// Longest prefix of `tokens` tokens from which a sequence can be resumed: all groups have whole blocks up to its end.
+    /// Length of the longest prefix within `tokens` tokens that can be resumed: blocks of all groups end where the
+    /// prefix ends.
     #[must_use]
     pub const fn aligned(&self, tokens: u32) -> u32 {
         tokens - tokens % self.alignment.get()
     }
 
-    /// Blocks that the tokens at `positions` fill, group by group, without those that no prefix needs. A prefix ends at a
-    /// position where a block of every group ends, so small blocks that are soon out of reach matter only before such
-    /// positions. If all blocks have one size, all are listed, since a pool that keeps those of windows and chunks may read
-    /// the store too.
+    /// Blocks that the tokens at `positions` fill, group by group, without blocks that no prefix needs. A prefix ends
+    /// at a position where a block of every group ends, so small blocks that are soon out of reach matter only before
+    /// such positions. If all groups have one block size, all blocks are listed, since a pool that keeps the blocks
+    /// of windows and chunks may read the store too.
     pub fn filled(&self, positions: Range<u32>) -> impl Iterator<Item = GroupBlock> + '_ {
         self.ids().flat_map(move |group| {
             let size = self.size(group).get();
@@ -109,7 +111,8 @@ impl PrefixNeeds {
         })
     }
 
-    /// Blocks that a prefix of `end` tokens needs beyond one of `start`, in the order of their last tokens.
+    /// Blocks that a prefix of `end` tokens needs in addition to the blocks of its first `start` tokens, in the order
+    /// of their last tokens.
     #[must_use]
     pub fn beyond(&self, start: u32, end: u32) -> Vec<GroupBlock> {
         let of_group = |group| self.behind(group, start, end).map(move |index| GroupBlock { group, index });
@@ -118,8 +121,9 @@ impl PrefixNeeds {
         blocks
     }
 
-    /// The longest prefix of at most `most` tokens whose blocks beyond those of the first `start` tokens are all held;
-    /// `start` if there is none. `held` returns how many of the first blocks of a run of a group are held.
+    /// Length of the longest prefix, of at most `most` tokens, for which all needed blocks after the first `start`
+    /// tokens are held; `start` if there is no longer one. `held` takes a group and a range of blocks, and returns
+    /// how many blocks at the start of the range are held.
     ///
     /// # Complexity
     /// `held` is asked once for each group of full attention, and for others about once in the tokens that one reaches.
@@ -145,7 +149,7 @@ impl PrefixNeeds {
         end
     }
 
-    /// Blocks of a group that the token after `end` attends to.
+    /// Blocks of a group before position `end` that the token at `end` attends to.
     fn reached(&self, group: GroupId, end: u32) -> Range<u32> {
         let (kind, size) = self.groups[group.index()];
         kind.num_skipped_tokens(end) / size.get()..end / size.get()

@@ -63,7 +63,7 @@ pub struct BlockPool {
     blocks: Vec<Block>,
     free: FreeQueue,
     cached: CacheMap,
-    /// `[num_blocks]` with [`PoolOptions::verify_tokens`], else empty.
+    /// Tokens of each block, `[num_blocks]`, with [`PoolOptions::verify_tokens`]; otherwise empty.
     tokens: Vec<Box<[TokenId]>>,
     hash_block_size: BlockSize,
     options: PoolOptions,
@@ -276,7 +276,7 @@ impl BlockPool {
         self.free.contains(id)
     }
 
-    /// The free blocks, next to be allocated first.
+    /// The free blocks, in the order in which they will be allocated.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.free.iter()
     }
@@ -328,7 +328,7 @@ impl BlockPool {
         }
     }
 
-    /// Tokens one hash covers.
+    /// Number of tokens that one hash covers.
     #[must_use]
     pub const fn hash_block_size(&self) -> BlockSize {
         self.hash_block_size

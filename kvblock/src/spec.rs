@@ -6,7 +6,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 use crate::id::BlockSize;
 use crate::unknown_name::UnknownName;
 
-/// Element type of a cache. One of bfloat16 takes the bytes of one of f16.
+/// Element type of a cache. A bfloat16 element takes as many bytes as an f16 element.
 ///
 /// As text it is `f32`, `f16`, `fp8` or `int8`.
 ///
@@ -88,7 +88,8 @@ impl Reach {
     }
 }
 
-/// Keys that a layer's queries attend to, which decides the blocks of a sequence that may be freed before it ends.
+/// Keys that a layer's queries attend to. The kind decides which blocks of a sequence may be freed before the
+/// sequence ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {

@@ -59,19 +59,19 @@ impl PrefixStats {
         }
     }
 
-    /// All lookups of new sequences.
+    /// Counters over all lookups of new sequences.
     #[must_use]
     pub const fn total(&self) -> HitCount {
         self.total
     }
 
-    /// All lookups of preempted sequences.
+    /// Counters over all lookups of preempted sequences.
     #[must_use]
     pub const fn resumed(&self) -> HitCount {
         self.resumed
     }
 
-    /// The lookups of new sequences inside the window. O(window).
+    /// Counters over the lookups of new sequences inside the window. O(window).
     #[must_use]
     pub fn recent(&self) -> HitCount {
         let mut count = HitCount::default();

@@ -15,7 +15,7 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// The refusal of `name` by the enum `T`.
+    /// An error that says that `name` is the name of no value of the enum `T`.
     #[must_use]
     pub fn of<T: VariantNames>(name: &str) -> Self {
         Self { name: name.to_owned(), names: T::VARIANTS }

@@ -28,7 +28,7 @@ pub struct Slice<'a> {
     pub phase: Phase,
     /// Number of times that the sequence attended each of its blocks under a sparse policy. Only policies with a memory use it.
     pub access: &'a [u32],
-    /// Targets to score: `targets[i]` is the token that follows `tokens[i]`. May be shorter than `tokens`.
+    /// Targets to score: `targets[i]` is the token that follows `tokens[i]`. There may be fewer targets than tokens.
     pub targets: &'a [u32],
     /// Number of the likeliest tokens whose log-probabilities are returned together with that of each target, at most
     /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP); `None` for no log-probabilities.
@@ -91,14 +91,15 @@ impl<'a> Slice<'a> {
 pub struct LayerChoice {
     /// The layer.
     pub layer: usize,
-    /// Experts, tokens, or entries of a compressed cache, of each row of the step, ascending.
+    /// Choice for each row of the step, ascending: experts, tokens, or entries of a compressed cache.
     pub rows: Vec<Vec<u32>>,
 }
 
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One id per sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) if the logits of its row are not finite.
+    /// Sampled token ids, one per sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) if the logits of the sample's
+    /// row are not finite.
     pub sampled: Vec<u32>,
     /// Log-probabilities, one entry per sample; `None` for samples that did not request them, and empty if no sample did.
     pub log_probs: Vec<Option<LogProbs>>,
@@ -110,7 +111,7 @@ pub struct StepOutput {
     pub logits: Vec<f32>,
     /// Sums of final hidden states, `[slices that requested them, hidden]`.
     pub pooled: Vec<f32>,
-    /// Residual of all rows, `[rows, hidden]`, of a decoder whose last layer is not the model's.
+    /// Residual of all rows, `[rows, hidden]`, from a decoder without the model's last layer.
     pub(crate) residual: Vec<f32>,
     /// Blocks that each slice attended under a sparse policy or the model's indexer; `None` for slices of a phase that is dense.
     pub attended: Vec<Option<Attended>>,

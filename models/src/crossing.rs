@@ -20,10 +20,11 @@ pub const ROWS: [u32; 3] = [1, 8, 32];
 /// which is exact.
 const PAYS: f64 = 0.98;
 
-/// Number of tokens to whose multiples crossings are rounded up, unless they are lengths that were timed.
+/// Number of tokens. A crossing that is not a timed length is rounded up to a multiple of this number.
 const ROUND: u32 = 256;
 
-/// Time after which no longer contexts are timed, so that slow devices are not held up.
+/// Maximum time of a step. After a slower one, contexts of greater length are not timed, so that slow devices are not
+/// held up.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// Times of a decode step with one token per sequence, dense and with a selection of blocks.
@@ -60,7 +61,7 @@ pub struct StepGrid {
     pub longest: u32,
     /// Maximum number of sequences.
     pub sequences: u32,
-    /// Number of tokens of all sequences that the pool holds.
+    /// Number of tokens that the pool holds, of all sequences together.
     pub pool_tokens: u64,
 }
 
@@ -174,7 +175,7 @@ impl Crossing {
         !self.steps.is_empty() && self.steps.iter().all(|step| step.tokens.is_none())
     }
 
-    /// Whether it was measured from which context lengths on selecting blocks pays; otherwise every step selects.
+    /// Whether it was measured at which context lengths selection pays. If not, every step selects.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.steps.is_empty()
@@ -186,8 +187,8 @@ impl Crossing {
         self.steps.first().map_or(0, |step| step.tokens.unwrap_or(u32::MAX))
     }
 
-    /// Returns the length from which sequences of a step select, given the lengths of all decoding sequences: enough of them must
-    /// select for it to pay. `u32::MAX` if none does. O(sequences).
+    /// Returns the minimum length of the sequences that select in a step, given the lengths of all decoding sequences.
+    /// Selection must pay for the number of sequences that select. `u32::MAX` if none selects. O(sequences).
     #[must_use]
     pub fn least(&self, lengths: impl Iterator<Item = u32> + Clone) -> u32 {
         if self.steps.is_empty() {

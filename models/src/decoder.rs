@@ -119,7 +119,7 @@ struct EncodedStep {
     step: Encoded,
     reads: StepReads,
     fetches: Fetches,
-    /// Layers whose prefetches are still pending after the step.
+    /// Whether each layer's prefetch is still pending after the step.
     pending_prefetches: Vec<bool>,
     /// Digest of the commands, which debug builds compare.
     digest: u64,
@@ -146,22 +146,23 @@ struct StepShape {
     splits: Vec<SplitPlan>,
     /// Numbers of rows that attend everything and of rows that attend lists, for each attention group.
     split: Vec<[usize; 2]>,
-    /// Numbers of the selection of blocks that the commands depend on.
+    /// Numbers that the commands depend on, from the selection of blocks.
     selection: Vec<usize>,
-    /// Numbers of the keys off the device that the commands depend on.
+    /// Numbers that the commands depend on, from the keys off the device.
     keys: Vec<usize>,
     /// Lengths of the buffers that grow: commands bind a buffer, and a longer one replaces it.
     buffers: [usize; 2],
 }
 
-/// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
+/// Number of multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a
+/// small one.
 const SUBMISSION_MULTIPLY_ADDS: u64 = 50_000_000_000;
 
 /// Maximum number of layers of a submission: the device works while the host records and encodes the rest.
 const MAX_SUBMISSION_LAYERS: usize = 8;
 
 impl Decoder {
-    /// Maximum number of rows of a step of a model on `gpu`, whose buffers each have to fit in a binding; at least one.
+    /// Maximum number of rows, at least one, of a step of a model on `gpu`: each buffer has to fit in a binding.
     #[must_use]
     pub fn max_rows(gpu: &Gpu, config: &DecoderConfig) -> u32 {
         limits::max_rows(config, gpu.max_binding_bytes())
@@ -178,8 +179,8 @@ impl Decoder {
         self.step_filling(slices, samples, &mut |_, _| {})
     }
 
-    /// Runs a step as [`step`](Self::step) does. While the device computes the logits, calls `fill` with the index of each sample
-    /// whose mask is [filled late](crate::sampling::Allowed::Late), and its words, all 0.
+    /// Runs a step as [`step`](Self::step) does. While the device computes the logits, calls `fill` with the index of
+    /// each sample whose mask is [filled late](crate::sampling::Allowed::Late), and with the words of that mask, all 0.
     ///
     /// # Errors
     /// Those of `step`.
@@ -224,9 +225,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether the step that was planned last draws a token for each of its rows, and nothing else of it is read back: its
-    /// lists may then be replaced before it is taken. Steps with a selection, a record of choices, or weights or keys on the
-    /// host are read or scheduled with their lists.
+    /// Whether the lists of the step that was planned last may be replaced before its results are taken. The step must
+    /// draw a token for each row and return nothing else. It must have no selection, no record of choices, and no weights
+    /// or keys on the host, as these need the lists later.
     pub(crate) fn can_be_followed(&self) -> bool {
         let Self { batch, attention, logit_rows, draws, keys, .. } = self;
         let plain = !draws.has_log_probs() && !draws.fills_late() && logit_rows.are_all_sampled(batch.rows);
@@ -352,7 +353,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Records a step. With `in_pieces`, all but its last submission are already sent.
+    /// Records a step. With `in_pieces`, also sends all submissions but the last one.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
         let Self { gpu, config, weights, ops, kv, batch, splits, attention, keys, draws, .. } = self;

@@ -127,7 +127,7 @@ pub enum ModelError {
         /// Number of blocks of the sequence, of the policy's size.
         blocks: u32,
     },
-    /// A policy that skips keys inside the attention kernel cannot do what only selections can.
+    /// A policy that skips keys inside the attention kernel is asked for something that only selections can do.
     #[error("{policy} leaves keys out inside the attention kernel: it cannot {asked}")]
     Skips {
         /// The policy.
@@ -135,7 +135,7 @@ pub enum ModelError {
         /// The requested service.
         asked: &'static str,
     },
-    /// A policy with a correction, which only kernels apply, cannot do what only other selections can.
+    /// A policy with a correction, which only kernels apply, is asked for something that it cannot do.
     #[error("{policy}: kernels do correction=true after their attention: it cannot {asked}")]
     Corrects {
         /// The policy.
@@ -164,13 +164,13 @@ pub enum ModelError {
         /// Layers of each device.
         given: Vec<u32>,
     },
-    /// A model whose layers are split over devices lacks what that needs.
+    /// A model whose layers are split over devices lacks something that the split needs.
     #[error("layers split over several devices need {lacks}")]
     StagesLack {
         /// The missing part.
         lacks: &'static str,
     },
-    /// Blocks on the host are not supported by the device, or in these sizes.
+    /// The device does not support blocks on the host, or not in these sizes.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {
         /// The missing part.
@@ -182,7 +182,7 @@ pub enum ModelError {
         /// The system's reason.
         reason: String,
     },
-    /// A block on disk that is to be copied or read cannot be read.
+    /// A block on disk that a copy or a read needs cannot be read.
     #[error(transparent)]
     Spill(#[from] prefetch::spill::SpillError),
     /// The device's pool is too small for a ring.
@@ -190,8 +190,7 @@ pub enum ModelError {
     DevicePool {
         /// Number of blocks of the pool.
         blocks: u32,
-        /// Number of blocks of the smallest ring and the null block, or of the smallest selection instead of the null
-        /// block.
+        /// Minimum number of blocks: the smallest ring, and the null block or the smallest selection.
         needed: u32,
     },
     /// The partitions of a sequence are larger than a slot of the ring.
@@ -202,7 +201,7 @@ pub enum ModelError {
         /// Number of blocks of a slot.
         slot_blocks: u32,
     },
-    /// A step selects for more rows than the pages on the device suffice for.
+    /// The slots of the device cannot hold the pages of all selecting rows of a step.
     #[error(
         "a step needs room for {needed} pages of selected blocks at one time, the device pool has {slots}"
     )]

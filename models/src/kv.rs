@@ -46,14 +46,14 @@ struct Host {
     memory: HostMemory,
     /// Buffers of each slot of the ring.
     slots: Vec<CacheBuffers>,
-    /// The blocks that are not in host memory either, if there are any.
+    /// File of the blocks that are neither on the device nor in host memory, if there are any.
     spill: Option<Arc<Spill>>,
-    /// Keys of the current layer, by block id, if a policy selects among blocks on disk: the layer summarises blocks from here.
-    /// Each buffer holds a segment of blocks.
+    /// Keys of the current layer, by block id, from which the layer summarises blocks, if a policy selects among blocks
+    /// on disk. Each buffer holds a segment of blocks.
     board: Vec<Buf<KvWord>>,
 }
 
-/// Number of decode rows whose pages must fit at the same time; if fewer fit, sequences wait.
+/// Number of decode rows whose pages should fit on the device at the same time. If fewer fit, sequences wait.
 pub(crate) const ROWS: u32 = 16;
 
 /// One buffer of latents, or one of keys and one of values.
@@ -158,13 +158,13 @@ impl KvPool {
         self.spill().map_or(0, |spill| spill.shape().blocks)
     }
 
-    /// Returns the file of the blocks that are not in host memory either, if there are any.
+    /// Returns the file of the blocks that are neither on the device nor in host memory, if there are any.
     #[must_use]
     pub fn spill(&self) -> Option<&Arc<Spill>> {
         self.host.as_ref()?.spill.as_ref()
     }
 
-    /// Returns the number of a block in the file, if it is there.
+    /// Returns the number of a block in the file; `None` if the block is not on disk.
     pub(crate) fn on_disk(&self, id: u32) -> Option<u32> {
         match self.ring()?.place(id) {
             BlockLocation::Disk(block) => Some(block),
@@ -254,8 +254,8 @@ impl KvPool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), BlockLocation::Host(_)))
     }
 
-    /// Returns the keys of the current layer, by block id, of the blocks that a step summarises, if a policy selects among blocks
-    /// on disk. Each buffer holds a segment of blocks; empty otherwise.
+    /// Returns the keys of the current layer, by block id, for the blocks that a step summarises; empty unless a policy
+    /// selects among blocks on disk. Each buffer holds a segment of blocks.
     pub(crate) fn board(&self) -> &[Buf<KvWord>] {
         self.host.as_ref().map_or(&[], |host| &host.board)
     }
@@ -264,8 +264,9 @@ impl KvPool {
         self.host.as_ref().map_or(u32::MAX, |host| host.segment_blocks)
     }
 
-    /// Returns K and V of one layer by block id, with the range of ids that they hold: on the host if blocks are selected there,
-    /// possibly in several buffers, else on the device. For selected blocks on disk, keys are on the [board](Self::board).
+    /// Returns the buffers of K and V of one layer by block id, each pair with the range of ids that it holds. They are
+    /// on the host if blocks are selected there, else on the device. For selected blocks on disk, keys are on the
+    /// [board](Self::board).
     pub(crate) fn by_id(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
         let (k, v) = self.layer(layer);
         let (boards, on_device) = (self.board(), self.page_slots() == 0);
@@ -326,7 +327,8 @@ impl KvPool {
         self.ring().is_none_or(|ring| kind(ring, a) == kind(ring, b))
     }
 
-    /// Returns the buffers that hold a block, with its words in each, and its index in them.
+    /// Returns the buffers that hold a block, each with its number of words per block, and the index of the block in
+    /// these buffers.
     pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<KvWord>, usize)>, usize) {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
             Some((host, BlockLocation::Host(block))) => {

@@ -32,8 +32,8 @@ use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
-/// A quantised matrix, or several of one shape: experts, and matrices of heads. If a binding cannot hold them, one is divided
-/// along its columns, and several are divided between two of them.
+/// A quantised matrix, or several of one shape: experts, and matrices of heads. If they exceed a binding, a single
+/// matrix is divided along its columns, and several are divided between two matrices.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     format: Format,
@@ -108,8 +108,8 @@ impl Matrix {
         })
     }
 
-    /// Loads two matrices of one shape whose columns one kernel reads together, such as gate and up; if their types differ, both
-    /// in a wider type.
+    /// Loads two matrices of one shape whose columns one kernel reads together, such as gate and up. If their types
+    /// differ, both are stored in a wider type.
     pub(crate) fn paired(
         allocator: &WeightAllocator<'_>,
         gate: Tensor<'_>,
@@ -124,7 +124,7 @@ impl Matrix {
         })
     }
 
-    /// Loads one matrix of parts of `cols` columns from tensors of one type and width.
+    /// Loads one matrix that has `parts` parts of `cols` columns each, from tensors of one type and width.
     fn of_columns(
         allocator: &WeightAllocator<'_>,
         tensors: &[Tensor<'_>],
@@ -144,7 +144,8 @@ impl Matrix {
         })
     }
 
-    /// Loads matrices of `cols` columns from all of their `columns`, divided between two units of columns. `fill` packs a group.
+    /// Loads matrices of `cols` columns each from `columns`, which has the columns of all matrices. The result is divided
+    /// only between units of `unit` columns. `fill` packs a group of columns.
     fn load(
         allocator: &WeightAllocator<'_>,
         columns: &Columns<'_>,
@@ -375,8 +376,8 @@ impl Matrix {
 /// Divisor of the width of matrices of plain types, whose rows are read in units of sixteen bytes.
 const WIDTH_MULTIPLE: usize = 8;
 
-/// Number of f32 after the last row of a product's input: the last block of a row extends into the next, where
-/// weights are zero, and so does a window that begins with the last row.
+/// Number of f32 that kernels may read after the last row of a product's input: the last block of a row extends into
+/// the next row, where weights are zero, and so does a window that begins with the last row.
 pub(crate) const SLACK: usize = WINDOW_BYTES as usize / size_of::<f32>();
 
 pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {

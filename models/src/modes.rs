@@ -10,7 +10,7 @@ use crate::{DecoderConfig, Reach};
 /// Form of a model's attention, as far as modes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttentionForm {
-    /// Keys and values per head, in all layers with full attention, or in some with windows and chunks.
+    /// Keys and values per head. All layers have full attention, or some have windows or chunks instead.
     Heads,
     /// Keys and values per head, in sliding windows or chunks alone.
     Windows,
@@ -25,7 +25,7 @@ pub enum AttentionForm {
 }
 
 impl AttentionForm {
-    /// All values, in the order of the table.
+    /// All forms, in the order of the documentation's table of modes.
     pub const ALL: [Self; 6] =
         [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed, Self::Native];
 

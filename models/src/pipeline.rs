@@ -22,11 +22,12 @@ use crate::{
     WeightSizes, WeightSource,
 };
 
-/// Maximum number of rows of a step of several stages, per stage, as a multiple of the maximum number of rows of a stage.
+/// Maximum number of rows of a step of several stages, divided by the number of stages and by the maximum number of
+/// rows of a stage.
 pub(crate) const STEPS: u32 = 4;
 
 /// Number of parts of the largest steps, for each stage: with `n` parts, the last of `s` stages idles for `s - 1` of
-/// `n + s - 1` turns.
+/// `n + s - 1` time slots.
 const PARTS: u32 = 8;
 
 /// Minimum number of rows of a part, unless steps have fewer: products of fewer rows cost more for each row than idle
@@ -53,7 +54,8 @@ enum SentTo {
     Stages(Box<StepOutput>),
 }
 
-/// The residual of a part, which the device of a stage is working on, and the results of its layers and those before.
+/// Results of a part on which the device of a stage is still working: the residual, and the results of the layers of
+/// this stage and of those before.
 struct Handover {
     gpu: Arc<Gpu>,
     submission: Submission,
@@ -267,9 +269,9 @@ impl Pipeline {
         Ok(Sent(SentTo::Stages(Box::new(self.through_stages(slices, samples, fill)?))))
     }
 
-    /// Whether a decode step may [follow](Self::send_following) the step that was sent last: unless layers are split, a policy
-    /// selects, an indexer or router is traced, keys or weights are on the host, a mask was filled late, or the step returns
-    /// anything but one token for each row.
+    /// Whether a decode step may [follow](Self::send_following) the step that was sent last. It may not if layers are
+    /// split, a policy selects, an indexer or router is traced, keys or weights are on the host, a mask was filled late,
+    /// or the step returns anything but one token for each row.
     #[must_use]
     pub fn can_be_followed(&self) -> bool {
         matches!(&self.stages[..], [only] if only.can_be_followed())
@@ -294,8 +296,8 @@ impl Pipeline {
         Ok(Sent(SentTo::Stage(Box::new(only.send_step(samples, &mut |_, _| {})?))))
     }
 
-    /// Waits for a step that was sent, and returns its results. The step that was sent first comes first; one that is dropped
-    /// runs nevertheless.
+    /// Waits for a step that was sent, and returns its results. Steps are taken in the order in which they were sent. A
+    /// step that is dropped runs nevertheless.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).

@@ -113,8 +113,8 @@ pub struct FetchCost {
 }
 
 impl FetchCost {
-    /// Returns the nanoseconds of all fetches if nothing overlaps, and those in which nothing else runs, because attention waits
-    /// for missing pages or for the rest of a prefetch.
+    /// Returns two times in nanoseconds: that of all fetches if nothing overlaps, and that in which nothing else runs
+    /// because attention waits for missing pages or for the rest of a prefetch.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
     pub fn of(&self, traffic: &PageTraffic) -> (f64, f64) {
@@ -125,8 +125,8 @@ impl FetchCost {
 }
 
 impl SparseOptions {
-    /// Whether selected blocks may be on disk: they are selected by position or by kernels, and no kernel reads the keys of all
-    /// blocks.
+    /// Whether selected blocks may be on disk, which is so if the policy selects by position or by kernels and no kernel
+    /// reads the keys of all blocks.
     #[must_use]
     pub fn selects_from_disk(&self) -> bool {
         use sparse_select::Ranking::{Compressed, Digests, Hashes};
@@ -143,7 +143,7 @@ impl SparseOptions {
         !self.measure && reaches(Phase::Prefill) && reaches(Phase::Decode)
     }
 
-    /// Whether kernels select blocks by their keys, which must be in one buffer per layer then.
+    /// Whether kernels select blocks by their keys, so that the keys of each layer must be in one buffer.
     #[must_use]
     pub fn reads_one_buffer(&self) -> bool {
         let (prefill, decode) = (self.of(Phase::Prefill), self.of(Phase::Decode));
@@ -185,7 +185,8 @@ impl SparseOptions {
         self.policy.acts_on(phase)
     }
 
-    /// Whether selection pays for a prompt chunk of these positions, which must not be too short or too early.
+    /// Whether selection pays for a prompt chunk at the positions `chunk`, which it does not if the chunk is too short or
+    /// too early.
     pub(crate) fn pays_for(&self, chunk: Range<u32>) -> bool {
         self.chunk_crossing.selects(chunk.end - chunk.start, chunk.end)
     }

@@ -16,19 +16,20 @@ pub use crate::matrix::ProductRoute;
 pub use layers::{LayerProduct, LayerProducts};
 pub use rig::{Rig, Shapes, kernels_digest};
 
-/// Two kernels for the same products; the later one is faster for large sizes.
+/// Comparison of two kernels for the same products. The later kernel is faster for large sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Contest {
-    /// By rows: integer dot products against cooperative matrices. The only contest whose kernels round differently.
+    /// Integer dot products against cooperative matrices, by number of rows. Only in this comparison, the kernels round
+    /// differently.
     CodedRows,
-    /// By rows: `matmul_int8` against `matmul_int8_tile`.
+    /// `matmul_int8` against `matmul_int8_tile`, by number of rows.
     FewCodedRows,
-    /// By rows: `matmul` against `matmul_tile`.
+    /// `matmul` against `matmul_tile`, by number of rows.
     FewRows,
-    /// By large tiles: small tiles of `matmul_tile` against large ones.
+    /// Small tiles of `matmul_tile` against large ones, by number of large tiles.
     PlainTiles,
-    /// By large tiles: `matmul_int8` against `matmul_int8_tile`.
+    /// `matmul_int8` against `matmul_int8_tile`, by number of large tiles.
     CodedTiles,
 }
 
@@ -39,11 +40,11 @@ const ROWS: [u32; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 const TILES: [u32; 9] = [16, 32, 64, 96, 128, 192, 256, 384, 512];
 
 impl Contest {
-    /// All contests, the most important first, in case time runs out.
+    /// All comparisons, the most important first, in case time runs out.
     pub const ALL: [Self; 5] =
         [Self::CodedRows, Self::FewCodedRows, Self::FewRows, Self::PlainTiles, Self::CodedTiles];
 
-    /// Returns the sizes at which its kernels are timed, ascending.
+    /// Returns the sizes at which the two kernels are timed, ascending.
     #[must_use]
     pub fn sizes(self) -> &'static [u32] {
         match self {
@@ -73,7 +74,7 @@ impl fmt::Display for Contest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct TimedProduct {
-    /// Contest that the product takes part in.
+    /// Comparison that the product belongs to.
     pub contest: Contest,
     /// Number of rows or tiles.
     pub size: u32,
@@ -104,7 +105,7 @@ const ROUNDS: usize = 2;
 /// Time that no product reaches on any device.
 const ABSURD: Duration = Duration::from_secs(10);
 
-/// Factor between two kernels that cannot occur.
+/// Ratio between the times of two kernels that is too large to be true.
 const ABSURD_FACTOR: f64 = 1000.0;
 
 impl Times {
@@ -122,12 +123,12 @@ impl Times {
     }
 }
 
-/// Times of a contest by size, ascending.
+/// Times of both kernels of a comparison by size, ascending.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ContestTimes {
     /// The contest.
     pub contest: Contest,
-    /// Times of the contest, up to the size at which it is decided.
+    /// Times of both kernels, up to the size that decides which one is faster.
     pub times: Vec<Times>,
 }
 

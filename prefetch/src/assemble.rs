@@ -121,7 +121,7 @@ impl TierSpec {
         self.build_below(self.host(config)?.map(Arc::new), config)
     }
 
-    /// The host tier of the spec, which several stacks can have; `None` if there is none.
+    /// The host tier of the spec, which several stacks can share; `None` if the spec has none.
     ///
     /// # Errors
     /// [`AssembleError::TooSmall`].
@@ -135,8 +135,8 @@ impl TierSpec {
         Ok(Some(HostTier::new(config.layout, blocks, config.policy, None)))
     }
 
-    /// [Builds](Self::build) the tiers below the host, and puts `host` on top of them, which may be in other stacks already. Its
-    /// blocks must be those of the same namespace, which a host tier does not know.
+    /// [Builds](Self::build) the tiers below the host, and puts `host` on top of them. `host` may already be in other
+    /// stacks. All its blocks must have the same namespace, which a host tier does not know.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -297,7 +297,8 @@ fn mac_key(place: &KeySource) -> Result<crate::tier::MacKey, AssembleError> {
     crate::tier::MacKey::from_hex(&text).map_err(|error| failed(error.into()))
 }
 
-/// Says why a variable cannot be used. The error itself may hold its value.
+/// Says why an environment variable cannot be used. The message omits the variable's value, which the error itself
+/// may hold.
 #[cfg(feature = "remote")]
 fn unset(error: &std::env::VarError) -> &'static str {
     match error {

@@ -22,8 +22,8 @@ pub enum RowLayout {
         /// Number of tokens of a block.
         block_size: u32,
     },
-    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: as the engine stores a
-    /// block for one layer.
+    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`. The engine stores a
+    /// block of one layer in this form.
     PagedKeyValue {
         /// Number of elements of a row, a multiple of 8.
         head_dim: u32,

@@ -126,7 +126,7 @@ impl Counters {
         self.of(tier).wait_ns.fetch_add(nanos(time), Relaxed);
     }
 
-    /// Records one finished transfer that consumers waited on for `waited` of its time.
+    /// Records a finished transfer, and the part `waited` of its time in which consumers waited.
     pub(crate) fn transfer(&self, transfer: Duration, waited: Duration) {
         self.transfer_ns.fetch_add(nanos(transfer), Relaxed);
         self.waited_ns.fetch_add(nanos(waited.min(transfer)), Relaxed);

@@ -17,12 +17,13 @@ pub enum FailurePolicy {
 pub enum Recovery {
     /// No block was bad.
     Unaffected,
-    /// End the request with an error, and drop these hashes from the prefix cache.
+    /// End the request with an error, and drop the hashes `unhash` from the prefix cache.
     Fail {
         /// The first bad block and every loaded block after it, by position.
         unhash: Vec<BlockHash>,
     },
-    /// Schedule the request again with this many computed tokens, and drop the hashes.
+    /// Schedule the request again with `computed_tokens` computed tokens, and drop the hashes `unhash` from the prefix
+    /// cache.
     Recompute {
         /// Number of tokens before the first bad block.
         computed_tokens: u32,
@@ -32,9 +33,9 @@ pub enum Recovery {
 }
 
 impl FailurePolicy {
-    /// Decides for a request whose blocks `hashes` were to be loaded, starting at block `first` of the
-    /// sequence. `bad` holds positions in `hashes`, in any order; `computed_tokens` counts those blocks as
-    /// computed.
+    /// Decides how to continue a request whose blocks `hashes` were to be loaded, starting at block `first` of the
+    /// sequence. `bad` holds positions in `hashes`, in any order; `computed_tokens` includes the tokens of all these
+    /// blocks.
     ///
     /// # Panics
     /// When a bad position lies outside of `hashes`.

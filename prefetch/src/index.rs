@@ -53,7 +53,7 @@ pub enum IndexError {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// Two blocks cannot share a slot.
+    /// Two blocks are listed with the same slot.
     #[error("slot {slot} holds block {first:?} and block {second:?}")]
     SlotTwice {
         /// The slot.
@@ -63,7 +63,7 @@ pub enum RestoreError {
         /// The second block.
         second: BlockHash,
     },
-    /// A block has one slot.
+    /// A block is listed with two slots.
     #[error("block {key:?} is in slot {first} and in slot {second}")]
     BlockTwice {
         /// The block.
@@ -73,7 +73,7 @@ pub enum RestoreError {
         /// The second slot.
         second: u32,
     },
-    /// The tier has fewer slots.
+    /// A block is listed with a slot that the tier does not have.
     #[error("block {key:?} is in slot {slot} of {capacity}")]
     NoSuchSlot {
         /// The block.
@@ -98,7 +98,7 @@ pub struct TierIndex {
     entries: FxHashMap<BlockHash, Entry>,
     /// Slots that were in use and are free again; the last one is used next.
     free: Vec<u32>,
-    /// First slot that was never in use and takes no memory; nor do those after it.
+    /// First slot that was never in use. This slot and all later ones take no memory.
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
@@ -129,7 +129,7 @@ impl TierIndex {
         }
     }
 
-    /// Puts the blocks that can be read into a queue, as those of `tier`, and from now on each change.
+    /// Reports all blocks that can be read to the queue `changes`, as blocks of `tier`, and from now on each change.
     pub fn follow(&mut self, tier: TierName, changes: &Changes) {
         let ready = self.entries.iter().filter(|(_, entry)| entry.ready);
         ready.for_each(|(key, _)| changes.tell(tier, *key, true));
@@ -181,7 +181,7 @@ impl TierIndex {
         }
     }
 
-    /// Pins blocks for reading and returns their slots. All or nothing.
+    /// Pins blocks for reading and returns their slots. If a block cannot be read, none is pinned.
     ///
     /// # Errors
     /// [`IndexError::NotReady`] names the first block that cannot be read.

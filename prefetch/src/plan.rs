@@ -78,7 +78,7 @@ pub struct Fetch {
 }
 
 impl fmt::Display for Fetch {
-    /// `q7 HIGH h01000000 h02000000`: a line of a plan trace.
+    /// Writes a line of a plan trace, such as `q7 HIGH h01000000 h02000000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {:<6}", self.seq, self.priority)?;
         self.blocks.iter().try_for_each(|block| write!(f, " {block:?}"))

@@ -22,7 +22,7 @@ use rustc_hash::FxHashSet;
 pub struct Residency {
     /// Prompt block to device block; each device block at most once.
     resident: BTreeMap<BlockIdx, BlockId>,
-    /// Device blocks that may be overwritten, the first one first; some still hold a resident prompt block.
+    /// Device block of each resident prompt block; no device block occurs twice.
     free: Vec<BlockId>,
     /// Number of blocks at the end of a top-k list that are only speculative prefetches.
     extra: usize,
@@ -116,7 +116,7 @@ impl Residency {
         selected.iter().any(|block| !self.resident.contains_key(block))
     }
 
-    /// Plans for a top-k list, most important first; repeats count once.
+    /// Plans the changes for a top-k list, most important first; repeats count once.
     ///
     /// The walk stops after `top_k.len() - extra` hits: enough of the list is then resident, and nothing is
     /// loaded. Otherwise, missing blocks are assigned to free device blocks that no hit uses, in the order of
@@ -155,8 +155,8 @@ impl Residency {
         ResidencyPlan { table: table.into_iter().collect(), loads, hits, dropped, revision: self.revision }
     }
 
-    /// Applies a plan whose loads all succeeded: new blocks replace the evicted ones, and the blocks that the
-    /// plan does not attend to become free, by position, before device blocks that hold nothing.
+    /// Applies a plan whose loads all succeeded. New blocks replace the evicted ones. The device blocks that the plan
+    /// does not attend to become free, in the order of their prompt blocks, before device blocks that hold nothing.
     ///
     /// A loader must verify a block in its staging buffer before it writes to the device, so that a failed
     /// load has overwritten nothing. Dropping the plan then undoes everything.

@@ -156,13 +156,14 @@ pub enum SpecError {
         /// The value.
         value: Box<str>,
     },
-    /// The URL of a server with a user or a password. It is not repeated here.
+    /// The URL of a server contains a user or a password. The error does not repeat the URL.
     #[error(
         "the URL of a Redis server holds a user or a password; set REDIS_USERNAME and REDIS_PASSWORD, or \
          REDIS_PASSWORD_FILE, instead"
     )]
     Credentials,
-    /// A key that is neither in a file nor in the environment. It may be the key itself, and is not repeated here.
+    /// A key is neither in a file nor in the environment. The value may be the key itself, so the error does not repeat
+    /// it.
     #[error("mac is not of the form file:PATH or env:NAME")]
     KeySource,
     /// A tenant without a name.
@@ -250,9 +251,9 @@ impl FromStr for TierSpec {
     }
 }
 
-/// Reads a number of bytes, at least 1: a whole number, with a suffix `B`, `KB`, `MB`, `GB`, `TB` (powers of 1,000) or
-/// `KiB`, `MiB`, `GiB`, `TiB` (of 1,024), in any case; without one they are bytes. `None` for any other text, and for
-/// 2^64 and more.
+/// Reads a number of bytes, at least 1: a whole number with a suffix `B`, `KB`, `MB`, `GB`, `TB` (powers of 1,000) or
+/// `KiB`, `MiB`, `GiB`, `TiB` (of 1,024), in any case, or without a suffix, in bytes. `None` for any other text, and
+/// for 2^64 and more.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let of_unit = |(name, unit): &(&str, u64)| {

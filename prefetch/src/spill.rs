@@ -113,7 +113,7 @@ pub struct SpillTraffic {
     pub read_bytes: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
-    /// Number of blocks of a region that could be neither read nor written.
+    /// Number of blocks of a region that could not be read or could not be written.
     pub errors: u64,
 }
 
@@ -142,8 +142,8 @@ impl std::fmt::Debug for Spill {
 }
 
 impl Spill {
-    /// Creates a spill with blocks of `shape` in `file`, which no other process uses and errors name as `path`. Up to
-    /// `staging_bytes` of read blocks wait to be taken, and as many bytes wait to be written, but at least one block
+    /// Creates a spill with blocks of `shape` in `file`, which no other process may use. Errors call the file `path`. Up
+    /// to `staging_bytes` of read blocks wait to be taken, and as many bytes wait to be written, but at least one block
     /// each.
     ///
     /// # Errors
@@ -196,8 +196,9 @@ impl Spill {
         self.keys.traffic()
     }
 
-    /// Begins to read runs, after all reads that were begun before. Callers must take their pieces in the order of these
-    /// reads, or give them up: they share the staging memory. Runs must not be written before they were taken.
+    /// Begins to read runs, after all reads that were begun before. Reads share the staging memory, so callers must take
+    /// the pieces of several reads in the same order, or give them up. Runs must not be written before their pieces were
+    /// taken.
     ///
     /// # Panics
     /// When a run leaves the spill.
@@ -233,7 +234,7 @@ impl Spill {
         self.disk.read_into(run, &self.keys, into)
     }
 
-    /// Number of writes of a block that were begun so far: contents with the same number are the same.
+    /// Number of writes of a block that were begun so far. As long as the number stays the same, the contents do too.
     ///
     /// # Panics
     /// When the block leaves the spill.

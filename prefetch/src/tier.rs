@@ -132,14 +132,14 @@ pub trait Tier: Send + Sync {
         Ok(())
     }
 
-    /// Whether a read of `key` would now find the block. Counts as a request for the reuse filter.
+    /// Whether a read of `key` would now find the block. The reuse filter counts the call as a request.
     ///
     /// # Errors
     /// When the storage cannot be reached.
     fn contains(&self, key: BlockHash) -> Result<bool, TierError>;
 
-    /// [`Self::contains`] for each of `keys`; tiers with a cost per request override this to ask for many at
-    /// once.
+    /// Returns the result of [`Self::contains`] for each of `keys`. Tiers with a cost per request override this
+    /// method, and ask for many keys at once.
     ///
     /// # Errors
     /// As [`Self::contains`], for any of them.
@@ -155,7 +155,7 @@ pub trait Tier: Send + Sync {
     /// or the backend's own failure. On error, the contents of `into` are unspecified.
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError>;
 
-    /// Reads a whole block; tiers with a cost per request override this.
+    /// Reads a whole block. Tiers with a cost per request override this method.
     ///
     /// # Errors
     /// As [`Self::read`].

@@ -38,8 +38,8 @@ impl Scheduler {
         ended
     }
 
-    /// Common start of every completion: ends the step in flight, and starts the further samples of prompts
-    /// that it computed.
+    /// Ends the step in flight, as every completion does first, and starts the further samples of prompts that the
+    /// step computed.
     fn end_step(&mut self, plan: &StepPlan, reported: usize) {
         if plan.slices.is_empty() && reported == 0 {
             return;
@@ -55,10 +55,10 @@ impl Scheduler {
         }
     }
 
-    /// Reports that a step did not run, or did not finish. Library only: an engine is opened anew then. Its sequences
-    /// end as [`Ending::Failed`], and so do those it was to load, since they may have hit blocks that the step should
-    /// have written. None of these blocks stays in the prefix cache, and what should have been saved to host blocks is
-    /// recomputed.
+    /// Reports that a step did not run, or did not finish. Library only: after such a failure, an engine is opened
+    /// anew. The sequences of the step end as [`Ending::Failed`]. Sequences that the step was to load end, too, since
+    /// they may have hit blocks that the step should have written. None of these blocks stays in the prefix cache,
+    /// and sequences whose blocks the step should have saved to the host are recomputed.
     ///
     /// # Panics
     /// When `plan` is not the step in flight.

@@ -42,7 +42,7 @@ pub struct SchedulerConfig {
     /// Maximum number of sequences that run at a time.
     #[setters(skip)]
     pub max_num_seqs: u32,
-    /// Split a prompt that exceeds the rest of the budget over several steps. When off, the budget must hold
+    /// Whether a prompt that exceeds the rest of the budget is split over several steps. If not, the budget must hold
     /// a sequence of the maximum length.
     pub chunked_prefill: bool,
     /// Maximum number of tokens of one sequence in one step, so that long prompts leave room for short ones;
@@ -52,15 +52,15 @@ pub struct SchedulerConfig {
     pub policy: Policy,
     /// Treatment of the blocks of preempted sequences.
     pub preemption: Preemption,
-    /// Admit a sequence only when blocks for its whole prompt are free, not only for its first chunk.
+    /// Whether a sequence is admitted only when blocks for its whole prompt are free, not only for its first chunk.
     pub reserve_full_input: bool,
     /// Maximum number of draft tokens of a sequence in a step; each decode step reserves as many extra slots.
     pub num_lookahead_tokens: u32,
 }
 
 impl SchedulerConfig {
-    /// FCFS with chunked prefill and preemption by recomputation; no threshold, no reservation, no draft
-    /// tokens.
+    /// Configuration with FCFS, chunked prefill and preemption by recomputation, and without threshold, reservation
+    /// and draft tokens.
     #[must_use]
     pub const fn new(max_num_batched_tokens: u32, max_num_seqs: u32) -> Self {
         Self {

@@ -14,7 +14,8 @@ pub enum ConfigError {
         /// Sequence limit.
         max_num_seqs: u32,
     },
-    /// Without chunks, the longest sequence must fit in one step: it may have to be recomputed whole.
+    /// The token budget is smaller than the longest sequence, although prompts are not chunked. A preempted sequence
+    /// may have to be recomputed in one step.
     #[error(
         "chunked prefill is off, a step has {max_num_batched_tokens} tokens, sequences up to {max_model_len}"
     )]

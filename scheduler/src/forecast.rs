@@ -6,14 +6,16 @@ use rustc_hash::FxHashSet;
 use crate::scheduler::Scheduler;
 use crate::sequence::Status;
 
-/// A prefetch request: blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
+/// A request to prefetch blocks that a waiting sequence can use, if a lower tier provides them before the sequence
+/// starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PrefetchRequest {
     /// The sequence.
     pub seq: SeqId,
     /// Number of steps ahead: 1 is the next step.
     pub batch: u32,
-    /// Position among all forecasts, in the order of service; the lower, the more urgent.
+    /// Position of the sequence among all forecast sequences, in the order of service; a lower position is more
+    /// urgent.
     pub position: u32,
     /// Number of tokens of the sequence's prefix hit.
     pub start: u32,
@@ -25,7 +27,7 @@ pub struct PrefetchRequest {
 /// A sequence in the forecast.
 struct Expected {
     seq: SeqId,
-    /// Number of tokens left to compute before it decodes one token per step.
+    /// Number of tokens left to compute before the sequence decodes one token per step.
     left: u32,
     seats: usize,
 }

@@ -21,7 +21,7 @@ mod step_time;
 mod swap;
 mod waiting;
 
-/// Blocks, sequences, tokens and cache configurations, whose types this crate takes and gives.
+/// Types of blocks, sequences, tokens and cache configurations in the interface of this crate.
 pub use kvblock;
 /// End of a sequence, and the phase of a slice.
 pub use kvblock::{Ending, Phase};

@@ -20,31 +20,33 @@ use line::Line;
 /// Weight of the newest measurement in an average.
 const NEWEST: f64 = 0.25;
 
-/// Ratio of measured to expected cost from which on a step is an outlier, unless the next one costs as much: a step may be
-/// long for other reasons.
+/// Ratio of measured to expected cost above which a step is left out as an outlier, because it may be long for other
+/// reasons. If the next step with prompts is as long, it counts.
 const MAX_JUMP: f64 = 3.0;
 
 /// Maximum number of steps without prompts that follow one with prompts.
 const MAX_OWED: f64 = 64.0;
 
-/// Share of its budget that a step with prompts must have left. Times scatter: an overrun is taken from the next step's
-/// budget and makes that step smaller. Only if it takes most of the budget, the next step has no prompts.
+/// Fraction of the budget that must be left for a step to have prompts. Times vary: an overrun reduces the budget of
+/// the next step and makes that step smaller. Only an overrun of most of the budget leaves the next step without
+/// prompts.
 const MIN_LEFT: f64 = 0.5;
 
-/// Prompt tokens that a step may always have. Beyond them, a step has at most twice the prompt tokens of the largest recent
-/// step, because the cost of many more tokens is a guess: a few tokens may be free within a tile of rows.
+/// Number of prompt tokens that a step may always have. Beyond this number, a step has at most twice the prompt
+/// tokens of the largest recent step, because the cost of many more tokens is a guess: a few tokens may be free
+/// within a tile of rows.
 const UNTRIED: f64 = 64.0;
 
-/// Seconds that a step with prompts may take whatever the factor says, if steps without prompts follow: too short for a
-/// reader to notice a pause.
+/// Number of seconds that a step with prompts may always take, whatever the factor says, if steps without prompts
+/// follow: a reader does not notice such a short pause.
 const WORTHWHILE: f64 = 0.012;
 
-/// Minimum number of prompt tokens of a step, without which a prompt would never end on a slow device; steps have multiples
-/// of it.
+/// Minimum number of prompt tokens of a step; steps have multiples of it. Without a minimum, a prompt would never end
+/// on a slow device.
 const GRAIN: u32 = 4;
 
-/// Pairs (number of rows, rows of a tile): products of at least so many rows process them in such tiles, and part of
-/// a tile costs as much as a whole one.
+/// Pairs (minimum number of rows of a matrix product, rows of its tiles), in descending order. Part of a tile costs
+/// as much as a whole one.
 const TILES: [(u32, u32); 3] = [(128, 64), (32, 32), (0, 16)];
 
 /// Sequences that share the time of a step.
@@ -65,7 +67,7 @@ pub struct Pace {
     chunk: u32,
     /// Number of sequences whose prompts share the next step.
     prefilling: usize,
-    /// Seconds of steps that only decode.
+    /// Measured times of steps that only decode.
     decodes: Decodes,
     /// Seconds of a prompt token in a step without decodes.
     alone: Option<f64>,
@@ -80,7 +82,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Steps of up to `chunk` prompt tokens that take up to `max_slowdown` times as long as without.
+    /// Pace at which steps have up to `chunk` prompt tokens, and take up to `max_slowdown` times as long as steps
+    /// without prompts.
     ///
     /// # Panics
     /// When `max_slowdown` is not more than 1, with which no prompt would ever be computed.
@@ -119,8 +122,8 @@ impl Pace {
         fill_tiles(tokens, concurrency.decoding).max(GRAIN).min(self.chunk)
     }
 
-    /// Takes the time of a step that computed `prefilled` prompt tokens and decoded `decoded` sequences, unless it waited for
-    /// something else, such as kernels that were compiled in it.
+    /// Takes the time of a step that computed `prefilled` prompt tokens and decoded `decoded` sequences. Callers
+    /// leave out steps that waited for something else, such as the compilation of kernels.
     pub fn observe(&mut self, prefilled: u32, decoded: usize, time: Duration) {
         let time = time.as_secs_f64();
         match (prefilled, decoded) {
@@ -163,7 +166,7 @@ impl Pace {
         decode * (self.max_slowdown - 1.0) * self.prefilling.max(1) as f64
     }
 
-    /// Prompt tokens that lengthen a step by about `seconds`.
+    /// Number of prompt tokens that lengthen a step by about `seconds`.
     fn tokens(&self, seconds: f64) -> f64 {
         let Some((fixed, per_token)) = self.added.fit() else {
             return self.alone.map_or(0.0, |per_token| seconds / per_token);
@@ -180,7 +183,8 @@ impl Pace {
     }
 }
 
-/// About `tokens` prompt tokens, chosen so that they and the rows of `decoding` sequences fill whole tiles of rows.
+/// Number of prompt tokens, about `tokens`, that fill whole tiles of rows together with the rows of `decoding`
+/// sequences.
 fn fill_tiles(tokens: u32, decoding: usize) -> u32 {
     let decoding = u32::try_from(decoding).unwrap_or(u32::MAX);
     let rows = tokens.saturating_add(decoding);

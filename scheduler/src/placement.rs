@@ -34,10 +34,10 @@ pub enum PlacementPolicy {
 pub struct PlacementConfig {
     /// Way in which a replica is chosen.
     pub policy: PlacementPolicy,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: BlockSize,
-    /// Cost of a token of KV that is held by requests, in prompt tokens to compute: 1 as in Dynamo. More spreads requests, less
-    /// keeps them where their prefixes are.
+    /// Cost of one token of KV that requests of a replica hold, as a number of prompt tokens to compute; 1 as in
+    /// Dynamo. A larger weight spreads requests, and a smaller one sends them to replicas that hold their prefixes.
     pub kv_weight: f64,
 }
 
@@ -57,7 +57,7 @@ pub struct ReplicaLoad {
     pub requests: u32,
     /// Number of prompt tokens that the replica has still to compute.
     pub prefill_tokens: u64,
-    /// Number of prompt tokens of its requests, computed or not.
+    /// Number of prompt tokens of the replica's requests, computed or not.
     pub kv_tokens: u64,
 }
 
@@ -94,19 +94,20 @@ struct Open {
     claims: Vec<BlockHash>,
 }
 
-/// Places requests among replicas. It uses no clock and no chance: equal calls give equal places.
+/// Places requests among replicas, without a clock and without random numbers: equal calls give equal results.
 #[derive(Clone, Debug)]
 pub struct Placement {
     config: PlacementConfig,
     replicas: Vec<Replica>,
     /// Blocks that replicas said they hold.
     held: PrefixIndex,
-    /// Blocks of prompts that are being computed, and the number of requests that they are expected from.
+    /// Blocks of prompts that are being computed. The next field is the number of requests that each block is
+    /// expected from.
     expected: PrefixIndex,
     claims: FxHashMap<(ReplicaId, BlockHash), u32>,
     open: FxHashMap<Ticket, Open>,
     next_ticket: u64,
-    /// Index of the replica at which the next turn begins.
+    /// Index of the replica after the last chosen one, at which a round robin goes on.
     turn: usize,
 }
 
@@ -126,8 +127,9 @@ impl Placement {
         }
     }
 
-    /// Chooses a replica among those that serve and that `may` allows, and counts the request there; `None` if there is none.
-    /// `hashes` are those of the full blocks of a prompt of `prompt_tokens` tokens.
+    /// Chooses a replica among those that serve and that `may` allows, and counts the request there. Returns `None`
+    /// if no replica is left to choose. `hashes` are the hashes of the full blocks of the prompt, which has
+    /// `prompt_tokens` tokens.
     ///
     /// It takes the replica that holds fewest blocks among those of equal cost, then the first one.
     ///
@@ -173,8 +175,8 @@ impl Placement {
         Some(self.count(replica, prompt_tokens, cached_tokens, hashes))
     }
 
-    /// Counts a request of a replica. Of what its prompt finds there now, some may be evicted before it starts, and is then
-    /// computed again: all its blocks are expected.
+    /// Counts a request of a replica. All blocks of its prompt are expected, even those that the replica holds now:
+    /// they may be evicted before the request starts, and are then computed again.
     fn count(
         &mut self,
         replica: ReplicaId,
@@ -228,8 +230,8 @@ impl Placement {
         }
     }
 
-    /// Follows what a replica stores in its pool and removes there, of its first group of layers. Groups of windows keep fewer
-    /// blocks, so that a prefix may be shorter than the index says.
+    /// Takes a cache event of a replica. Only events of the first attention group in the device pool count. Groups
+    /// with windows keep fewer blocks, so that a prefix may be shorter than the index says.
     pub fn follow(&mut self, replica: ReplicaId, event: &CacheEvent) {
         let of_pool = |group: GroupId, medium: Medium| group == GroupId::new(0) && medium == Medium::Gpu;
         match event {
@@ -251,8 +253,8 @@ impl Placement {
         self.replicas[replica.index()].serves = serves;
     }
 
-    /// Forgets the blocks and the requests of a replica, as after the loss of its device. Returns its requests,
-    /// oldest first, which have ended here and may be placed anew.
+    /// Forgets the blocks of a replica and ends its requests, as after the loss of its device. Returns the tickets of
+    /// the requests, oldest first. The requests may be placed anew.
     pub fn lost(&mut self, replica: ReplicaId) -> Vec<Ticket> {
         let of = |(ticket, open): (&Ticket, &Open)| (open.replica == replica).then_some(*ticket);
         let mut tickets: Vec<Ticket> = self.open.iter().filter_map(of).collect();
@@ -262,7 +264,7 @@ impl Placement {
         tickets
     }
 
-    /// The work of a replica.
+    /// The load of a replica.
     #[must_use]
     pub fn load(&self, replica: ReplicaId) -> ReplicaLoad {
         self.replicas[replica.index()].load

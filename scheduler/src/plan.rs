@@ -28,7 +28,7 @@ impl Slice {
 /// One token to sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SampleRow {
-    /// Sequence that receives the token. Differs from the slice's for the further samples of a prompt.
+    /// Sequence that receives the token. For further samples of a prompt, it differs from the sequence of the slice.
     pub seq: SeqId,
     /// Index of the slice whose last position gives the logits.
     pub slice: usize,
@@ -75,7 +75,7 @@ impl core::fmt::Debug for HostBlockId {
 pub enum BlockOp {
     /// Copy within the device, after a fork.
     Copy(BlockCopy),
-    /// Save a block of a preempted sequence.
+    /// Saves a block of a preempted sequence in a host block.
     SwapOut {
         /// Group whose layers are copied.
         group: GroupId,
@@ -84,7 +84,7 @@ pub enum BlockOp {
         /// Host block to write.
         host: HostBlockId,
     },
-    /// Bring a saved block back.
+    /// Copies a saved block back to the device.
     SwapIn {
         /// Group whose layers are copied.
         group: GroupId,

@@ -27,7 +27,7 @@ impl ReplicaId {
     }
 }
 
-/// The replicas of a set, a bit each.
+/// A set of replicas, with one bit for each replica.
 type Bits = Vec<u64>;
 
 const fn bit(replica: u32) -> (usize, u64) {
@@ -41,14 +41,14 @@ enum Holders {
     Many(Box<Bits>),
 }
 
-/// The cached blocks of many replicas by hash, and the longest prefix of a prompt that each of them holds.
+/// The cached blocks of many replicas by hash. It gives the longest prefix of a prompt that each replica holds.
 ///
 /// It follows what each cache says that it stores and removes, in any order between replicas. A hash is the chain of all
 /// tokens up to the end of its block, so equal hashes are equal prefixes if model and settings are the same.
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
     holders: FxHashMap<BlockHash, Holders>,
-    /// Blocks of each replica.
+    /// Number of blocks of each replica.
     held: Vec<usize>,
 }
 
@@ -86,7 +86,7 @@ impl PrefixIndex {
         self.held[replica.index()]
     }
 
-    /// Bytes of the index, without what the allocator adds.
+    /// Number of bytes of the index, without the overhead of the allocator.
     #[must_use]
     pub fn memory(&self) -> usize {
         let shared = self.holders.values().filter(|holders| matches!(holders, Holders::Many(_))).count();
@@ -161,7 +161,7 @@ impl PrefixIndex {
     }
 }
 
-/// Number of leading blocks that each replica holds in any of `indices`, which are of the same replicas: see
+/// Number of leading blocks that each replica holds in any of `indices`, which all cover the same replicas: see
 /// [`PrefixIndex::longest`].
 pub(crate) fn longest(indices: &[&PrefixIndex], hashes: &[BlockHash]) -> Vec<u32> {
     let num_replicas = indices[0].held.len();
@@ -200,7 +200,7 @@ pub(crate) fn longest(indices: &[&PrefixIndex], hashes: &[BlockHash]) -> Vec<u32
 }
 
 impl Holders {
-    /// Adds a replica to the holders of a block; false if it is one already.
+    /// Adds a replica to the holders of a block. Returns false if it is a holder already.
     fn add(&mut self, replica: u32, words: usize) -> bool {
         let (word, mask) = bit(replica);
         match self {

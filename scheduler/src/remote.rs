@@ -18,9 +18,9 @@ impl Scheduler {
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
-    /// Number of leading tokens of a sequence whose KV may be loaded from outside, before it first runs: all but the
-    /// last, whose logits are needed; after a load that ended early, no more than arrived. 0 for sequences that
-    /// cannot be loaded, and unknown ones.
+    /// Number of leading tokens whose KV may be loaded from outside for a sequence that has not run yet. The last
+    /// token is never loaded, because its logits are needed. After a load that ended early, no more tokens than
+    /// arrived can be loaded. 0 for unknown sequences and those that cannot be loaded.
     #[must_use]
     pub fn loadable_tokens(&self, seq: SeqId) -> u32 {
         let found = self.seqs.get(&seq).filter(|seq| seq.status == Status::Waiting && seq.computed == 0);
@@ -93,8 +93,9 @@ impl Scheduler {
         }
     }
 
-    /// Frees the blocks of the last waiting sequence that holds loaded blocks after `place` in the queue, for a sequence that
-    /// cannot continue although no other one runs. Without this, loaded sequences could keep it waiting forever.
+    /// Frees the blocks of one waiting sequence: the last sequence after `place` in the queue that holds loaded
+    /// blocks. Called for a sequence that cannot continue although no other one runs. Without this, loaded sequences
+    /// could keep it waiting forever.
     pub(crate) fn reclaim_from_waiting(&mut self, place: Option<QueuePlace>) -> bool {
         let Some(victim) = self.waiting.last_loaded(place) else { return false };
         self.cache.free(victim);

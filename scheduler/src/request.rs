@@ -18,7 +18,7 @@ pub struct Request {
     pub min_tokens: u32,
     /// End-of-sequence tokens of the model.
     pub eos_ids: Vec<TokenId>,
-    /// Continue past end-of-sequence tokens.
+    /// Whether the sequence continues past end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Further tokens that end the sequence.
     pub stop_ids: Vec<TokenId>,
@@ -29,11 +29,11 @@ pub struct Request {
     pub num_samples: u32,
     /// Keys that separate equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
-    /// Number of leading prompt tokens whose KV a lower tier or another engine can deliver. Those not in the prefix
-    /// cache are loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
+    /// Number of leading prompt tokens whose KV a lower tier or another engine can deliver. Tokens that are not in
+    /// the prefix cache are loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
     pub external_tokens: u32,
-    /// Compute the whole prompt, without prefix lookup or load; for example to get the log probabilities of
-    /// all its tokens.
+    /// Whether the whole prompt is computed, without prefix lookup or load; for example to get the log probabilities
+    /// of all its tokens.
     pub skip_prefix_lookup: bool,
 }
 

@@ -32,7 +32,8 @@ pub struct Scheduler {
     pub(crate) max_model_len: u32,
     pub(crate) seqs: FxHashMap<SeqId, Sequence>,
     pub(crate) running: Vec<SeqId>,
-    /// Sequences in order of service; preempted sequences come before those that never ran (FCFS), or all by rank (priority).
+    /// Waiting sequences in the order of service. Under FCFS, preempted sequences come before those that never ran;
+    /// under the priority policy, only the rank counts.
     pub(crate) waiting: WaitingQueue,
     pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
@@ -41,7 +42,7 @@ pub struct Scheduler {
     /// Maximum number of prompt tokens of the next steps.
     pub(crate) prefill_limit: u32,
     pub(crate) num_steps: u64,
-    /// The step that was planned and not completed.
+    /// Number of the step that is planned and not completed; `None` if there is no such step.
     pub(crate) in_flight: Option<u64>,
     pub(crate) next_seq: u64,
     next_arrival: u64,
@@ -109,8 +110,8 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// The priority with ageing. All requests age at the same rate, so an arrival `ageing_steps` steps earlier counts as one
-    /// level, and no queue ever has to be re-sorted.
+    /// The priority of a request that arrives now, with ageing. All requests age at the same rate, so an arrival
+    /// `ageing_steps` steps earlier counts as one level, and no queue ever has to be re-sorted.
     fn level(&self, priority: i32) -> i64 {
         match self.config.policy {
             Policy::Priority { ageing_steps } if ageing_steps > 0 => {
@@ -160,9 +161,9 @@ impl Scheduler {
         self.specs.iter().map(|spec| spec.max_blocks_per_seq(limits).min(whole(spec))).sum()
     }
 
-    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Ending
-    /// the first sample of a request before its prompt is computed ends all its samples. Empty for an unknown
-    /// sequence.
+    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Ending the
+    /// first sample of a request before its prompt is computed ends all its samples. Returns the ended sequences;
+    /// none if the sequence is unknown.
     pub fn finish(&mut self, seq: SeqId, reason: Ending) -> Vec<Finished> {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
@@ -241,9 +242,9 @@ impl Scheduler {
         self.seqs.get(&seq).map_or(0, |seq| seq.output_left(self.max_model_len))
     }
 
-    /// Provides a slot for the token after those of the step in flight, if a block is free for it: for an engine that sends the
-    /// next decode step before it has completed this one. False if there is none, or the sequence has no blocks; nothing is
-    /// preempted. The slot stays with the sequence. O(groups).
+    /// Reserves a slot for the token after those of the step in flight, if a block is free for it. An engine calls
+    /// this to send the next decode step before it has completed this one. Returns false if no block is free or the
+    /// sequence has no blocks; nothing is preempted. The slot stays with the sequence. O(groups).
     pub fn reserve_next(&mut self, seq: SeqId) -> bool {
         let next = self.seqs.get(&seq).map_or(0, |found| found.computed + 1);
         self.cache.extend(seq, next).is_ok()
@@ -344,8 +345,7 @@ impl Scheduler {
         self.seqs.get(&seq).map(|seq| seq.preemptions)
     }
 
-    /// Place of a sequence between queue and device; `None` once it has ended, and for a further sample before
-    /// its prompt is computed.
+    /// Status of a sequence; `None` once it has ended, and for a further sample before its prompt is computed.
     #[must_use]
     pub fn status(&self, seq: SeqId) -> Option<Status> {
         self.seqs.get(&seq).map(|seq| seq.status)
@@ -411,7 +411,7 @@ impl Scheduler {
     }
 }
 
-/// End of the waiting queue; the priority policy ignores it.
+/// End of the waiting queue at which a sequence is inserted. The priority policy ignores it.
 #[derive(Clone, Copy)]
 pub(crate) enum Enqueue {
     /// Preempted sequences are served before new ones.

@@ -87,7 +87,7 @@ impl Sequence {
         Self { id: child, place: None, pending_samples: Vec::new(), ..self.clone() }
     }
 
-    /// Number of running sequences that it counts as: itself and the samples that will join it.
+    /// Number of running sequences that this sequence counts as: itself and the samples that will join it.
     pub(crate) fn num_seats(&self) -> usize {
         1 + self.pending_samples.len()
     }
@@ -104,7 +104,8 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, phase }
     }
 
-    /// Whether the sequence ends with the computation of its prompt, which the step in flight completes.
+    /// Whether the sequence ends when the step in flight completes, because its prompt is then computed and it has no
+    /// output.
     pub(crate) const fn ends_computed(&self) -> bool {
         self.request.max_tokens == 0 && self.computed >= self.num_tokens
     }

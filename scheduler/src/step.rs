@@ -35,9 +35,9 @@ impl Round {
 enum Admission {
     /// The sequence runs.
     Admitted,
-    /// The sequence waits for something other than its turn; sequences after it may run.
+    /// The sequence waits for KV that is being loaded; sequences after it may run.
     SetAside,
-    /// The step has no seat or no token budget left for the sequence; sequences after it wait.
+    /// The step has no room for another running sequence, or no token budget left; sequences after this one wait.
     NoRoom,
     /// The pool has too few free blocks for the sequence; sequences after it wait.
     NoBlocks,

@@ -8,8 +8,8 @@ const NEWEST: f64 = 0.25;
 /// Minimum number of prompt tokens of a step; steps have multiples of it.
 const GRAIN: u32 = 16;
 
-/// Chooses the prompt tokens of each step so that it takes about a given time: so callers that wait for a step, or cancel
-/// one, are answered in that time.
+/// Chooses the prompt tokens of each step so that the step takes about a given time. Callers that wait for a step, or
+/// cancel one, are then answered in that time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTime {
     seconds: f64,
@@ -19,7 +19,8 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// A limit of about `limit` per step, with a guess of the time of a prompt token until it is measured.
+    /// A limit of about `limit` per step. `token` is a guess of the time of a prompt token, used until that time is
+    /// measured.
     #[must_use]
     pub fn new(limit: Duration, token: Duration) -> Self {
         Self { seconds: limit.as_secs_f64(), token: token.as_secs_f64(), measured: false }
@@ -34,8 +35,8 @@ impl StepTime {
         (tokens / GRAIN * GRAIN).max(GRAIN)
     }
 
-    /// Takes the time of a step that computed `prefilled` prompt tokens. Steps with few prompt tokens, or with many decodes,
-    /// are not informative enough.
+    /// Takes the time of a step that computed `prefilled` prompt tokens. Steps with few prompt tokens, or with many
+    /// decodes, are ignored, because they say too little about the time of a prompt token.
     pub fn observe(&mut self, prefilled: u32, decoded: usize, time: Duration) {
         if prefilled < GRAIN || decoded > prefilled as usize / 2 {
             return;

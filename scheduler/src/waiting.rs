@@ -26,7 +26,8 @@ pub(crate) struct WaitingQueue {
     places: BTreeSet<QueuePlace>,
     /// Places of sequences that hold blocks which were loaded while they waited.
     loaded: BTreeSet<QueuePlace>,
-    /// Levels of the sequences that were queued last at the front and at the back.
+    /// Level of the sequence that was queued last at the front; the next field is the level of the one queued last at
+    /// the back.
     front: i64,
     back: i64,
 }
@@ -62,13 +63,13 @@ impl WaitingQueue {
         };
     }
 
-    /// The first sequence after `place`, or the first of all.
+    /// The first sequence after `place`; if `place` is `None`, the first of all.
     pub(crate) fn next(&self, place: Option<QueuePlace>) -> Option<(QueuePlace, SeqId)> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.places.range((behind, Bound::Unbounded)).next().map(|&place| (place, place.seq))
     }
 
-    /// The last sequence with loaded blocks after `place`, or of all.
+    /// The last sequence with loaded blocks that comes after `place`; if `place` is `None`, the last of all.
     pub(crate) fn last_loaded(&self, place: Option<QueuePlace>) -> Option<SeqId> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.loaded.range((behind, Bound::Unbounded)).next_back().map(|place| place.seq)

@@ -14,7 +14,7 @@ pub fn default_scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
-/// Natural logarithm of `Σ e^x`; -inf of nothing.
+/// Natural logarithm of `Σ e^x`; -inf if there are no values.
 #[must_use]
 pub fn log_sum_exp(values: impl IntoIterator<Item = f64> + Clone) -> f64 {
     let max = values.clone().into_iter().fold(f64::NEG_INFINITY, f64::max);

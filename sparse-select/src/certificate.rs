@@ -15,17 +15,18 @@ use crate::{
 };
 use kvblock::BlockSize;
 
-/// Safety margin of [`select_mass`] on logits, relative to the largest magnitudes that their terms may have: on the bounds of
-/// blocks that may be dropped, and on the logits kept. With this and the next two margins, a kernel that computes in f32
-/// selects like this f64 reference, and what it certifies is true.
+/// Safety margin of [`select_mass`] on logits, relative to the largest magnitudes that their terms may have. It
+/// applies to the bounds of blocks that may be dropped, and to the logits kept. With this and the next two margins, a
+/// kernel that computes in f32 selects like this f64 reference, and its certificates are true.
 pub const TERM_SLACK: f64 = 1e-5;
-/// Safety margin on the mass that dropped blocks may hold, relative to it.
+/// Safety margin on the mass that dropped blocks may hold, relative to that mass.
 pub const SHARE_SLACK: f64 = 3e-4;
 /// Safety margin on the certified mass, absolute: the precision at which f32 reports it.
 pub const MASS_SLACK: f64 = 2e-6;
 
-/// The kept part of the softmax's numerator over the bound on the dropped part ([`TERM_SLACK`] included) at which
-/// [`select_mass`] stops. Infinite for a mass of 1, or so close to 1 that only keeping all blocks certifies it.
+/// Ratio at which [`select_mass`] stops: the kept part of the softmax's numerator over the bound on the dropped part
+/// ([`TERM_SLACK`] included). Infinite if only keeping all blocks certifies `mass`, because it is 1 or very close to
+/// 1.
 #[must_use]
 pub fn odds(mass: f64) -> f64 {
     let mass = (mass + MASS_SLACK).min(1.0);
@@ -176,8 +177,8 @@ fn log_bound(bound: f64, tokens: usize) -> f64 {
     bound + (tokens as f64).ln()
 }
 
-/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, logits larger by `slack` times the
-/// [magnitudes](MinMax::magnitude) of their terms.
+/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`. Logits are increased by `slack` times
+/// the [magnitudes](MinMax::magnitude) of their terms.
 fn log_bounds(q: &[f32], kv: usize, digest: &MinMax, slack: f64) -> Vec<f64> {
     let scale = default_scale(q.len());
     let bound = |b: u32| {

@@ -4,13 +4,13 @@
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// The policy scores blocks with the query.
+    /// The input has no query, but the policy scores blocks with it.
     #[error("policy {policy} needs a query and got none")]
     MissingQuery {
         /// Name of the policy.
         policy: &'static str,
     },
-    /// The policy reads the cached keys.
+    /// The input has no cached keys, but the policy reads them.
     #[error("policy {policy} needs the cached keys and got none")]
     MissingKeys {
         /// Name of the policy.
@@ -67,7 +67,7 @@ pub enum SelectError {
         policy: &'static str,
         /// Name of the parameter.
         key: &'static str,
-        /// The value of the key.
+        /// The value that the policy states for the parameter.
         stated: u32,
         /// The value of the model.
         actual: u32,
@@ -80,7 +80,7 @@ pub enum SelectError {
         /// Number of KV heads.
         kv_heads: usize,
     },
-    /// Queries sit at the last positions of the history, so there cannot be more of them than positions.
+    /// There are more queries than positions of the history. Queries sit at its last positions.
     #[error("{q_len} queries do not fit at the end of {kv_len} cached tokens")]
     QueryBeyondHistory {
         /// Number of queries.
@@ -102,8 +102,8 @@ pub enum SelectError {
         /// Number of heads scored.
         heads: usize,
     },
-    /// `find_blocks_chunked` selects by mass; the published signature has a fixed-count argument, but no
-    /// published code gives it a meaning.
+    /// `find_blocks_chunked` was given a number of blocks, but it selects by mass. The published signature has such
+    /// an argument, but no published code gives it a meaning.
     #[error("num_to_choose = {count} is not implemented, select by threshold")]
     NumToChoose {
         /// The requested count.
@@ -122,9 +122,9 @@ pub enum SelectError {
     /// Two selections to be compared differ in shape.
     #[error("selections of shape {left:?} and {right:?} ([groups, query blocks, blocks]) cannot be compared")]
     Incomparable {
-        /// Shape of the first: groups, query blocks, blocks.
+        /// Shape of the first selection: groups, query blocks, blocks.
         left: [usize; 3],
-        /// Shape of the second.
+        /// Shape of the second selection.
         right: [usize; 3],
     },
     /// A layer was used before its cache was registered.
@@ -187,7 +187,7 @@ pub enum SpecError {
         /// Values that would be valid.
         expected: &'static str,
     },
-    /// A key is of another mode of the policy than the one that is chosen.
+    /// A key belongs to a mode of the policy that is not chosen, so that it would have no effect.
     #[error("{policy}: {key} = {value:?} has no effect beside the other keys")]
     Unread {
         /// Name of the policy.
@@ -223,7 +223,7 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
-    /// Two policies cannot share the phases.
+    /// Two policies cannot be combined, one for prefill and the other one for decode.
     #[error("{prefill}+{decode}: {rule}")]
     Phases {
         /// Name of the policy of prefill.

@@ -69,8 +69,8 @@ fn selected_mass(probabilities: &[f64], row: &[BlockIdx], block_size: BlockSize)
     row.iter().map(mass).sum()
 }
 
-/// Overlap of two selections: blocks in both over blocks in either (Jaccard index), averaged over rows. A
-/// single group or query block on one side is compared with all of the other side's.
+/// Overlap of two selections: blocks in both over blocks in either (Jaccard index), averaged over rows. If one
+/// selection has a single group or query block, it is compared with each one of the other selection.
 ///
 /// # Errors
 /// [`SelectError::Incomparable`] when their numbers of blocks, groups or query blocks do not match.
@@ -97,8 +97,8 @@ fn jaccard(a: &[BlockIdx], b: &[BlockIdx]) -> f64 {
     if either == 0 { 1.0 } else { both as f64 / either as f64 }
 }
 
-/// The query block of query `t`, where query 0 is at position `first`: one for all queries, one for each, or the block at its
-/// position.
+/// Index of the query block of query `t`, where query 0 is at position `first`. A selection has one query block for
+/// all queries, one for each query, or one for each block of positions.
 pub(crate) fn query_block(
     s: &Selection,
     t: usize,

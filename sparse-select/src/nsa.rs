@@ -110,7 +110,8 @@ impl Nsa {
         (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
     }
 
-    /// Format in which an engine keeps compressed keys: as digests, where a stride is whole pages of them.
+    /// Format in which an engine keeps compressed keys: the format of its digests if the stride consists of whole
+    /// pages, and f32 otherwise.
     fn kept(&self, format: DigestFormat) -> DigestFormat {
         match format {
             DigestFormat::F16 { page } if self.kernel_stride.is_multiple_of(page.get() as usize) => format,
@@ -171,7 +172,7 @@ impl Nsa {
         union(kept, top_k_where(importance, others, |b| !forced(b)))
     }
 
-    /// `l / d` and `l' / d`.
+    /// Number of strides per compressed block and per selected block, `l / d` and `l' / d`.
     fn strides(&self) -> (usize, usize) {
         (self.kernel_size / self.kernel_stride, self.block_size.get() as usize / self.kernel_stride)
     }

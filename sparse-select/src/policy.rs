@@ -57,7 +57,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         self.support().dense_below_tokens
     }
 
-    /// Returns the length of the shortest history in which blocks are selected, or how it is found out.
+    /// Returns the length of the shortest history in which blocks are selected, or the way in which an engine finds
+    /// this length.
     fn min_tokens(&self) -> MinTokens {
         MinTokens::Auto
     }
@@ -83,7 +84,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether the policy decides about queries of a phase; others attend to everything.
+    /// Whether the policy selects for queries of a phase. If not, they attend to everything.
     fn acts_on(&self, phase: Phase) -> bool {
         let support = self.support();
         match phase {
@@ -129,12 +130,14 @@ pub trait Policy: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the selection of blocks by kernels for a prefill chunk, for policies that estimate mass from antidiagonals.
+    /// Returns the parameters with which kernels select the blocks of a prefill chunk, for policies that estimate
+    /// mass from antidiagonals.
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         None
     }
 
-    /// Returns the selection of blocks by kernels for a prefill chunk, for policies that compare energies of mean keys.
+    /// Returns the parameters with which kernels select the blocks of a prefill chunk, for policies that compare
+    /// energies of mean keys.
     fn energies(&self) -> Option<Energies> {
         None
     }
@@ -168,7 +171,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError>;
 }
 
-/// Queries that blocks of a decode row are selected by.
+/// Queries by which the blocks of a decode row are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SelectBy {
     /// The row's own queries: selection waits for them, and attention for the selection.
@@ -188,12 +191,12 @@ pub enum MinTokens {
     Auto,
     /// Engines on all devices, software drivers included, time their steps and attend densely if selecting is slower.
     Measured,
-    /// A fixed number of tokens, whichever is faster.
+    /// A fixed number of tokens, even if selecting is slower than dense attention.
     Tokens(u32),
 }
 
 impl MinTokens {
-    /// Returns the number of tokens that was given; 0 if an engine finds it out.
+    /// Returns the number of tokens of [`Self::Tokens`], and 0 for the other variants.
     #[must_use]
     pub const fn given(self) -> usize {
         match self {

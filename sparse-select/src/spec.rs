@@ -17,7 +17,7 @@ pub struct Spec {
     pub name: String,
     /// Keys and values in order, each key once.
     pub params: Vec<(String, String)>,
-    /// The policy of decode, if the others are of prefill: `streaming+quest`.
+    /// Policy of decode, if this one is only for prefill, as in `streaming+quest`.
     pub decode: Option<Box<Spec>>,
 }
 

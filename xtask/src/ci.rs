@@ -56,9 +56,9 @@ const ALONE_LONG: [(&str, &str); 15] = [
     ("pagoda-cli", ""),
 ];
 
-/// Runs every check, stops at the first that fails, and says how long each took. Most run while the tests do: a build of one
-/// crate leaves processors idle, and so does a test that waits for a device. With `alone` it is all builds of one crate that run,
-/// and nothing else.
+/// Runs every check, stops at the first that fails, and says how long each took. Most checks run while the tests do:
+/// a build of one crate leaves processors idle, and so does a test that waits for a device. With `alone`, only the
+/// builds of single crates run.
 ///
 /// # Errors
 ///
@@ -99,7 +99,8 @@ fn installed_targets() -> String {
     listed.map_or(String::new(), |listed| String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
-/// Compilers of other devices, as far as they are quick. An archive that is down is no fault of the tree.
+/// Compiles the kernels for other devices whose compilers are quick and can be got. An archive that is down is no
+/// reason to fail.
 fn portable() -> Result<()> {
     eprintln!("$ cargo xtask portability --quick --available");
     let begin = Instant::now();
@@ -133,8 +134,9 @@ fn docs(clippy: impl IntoIterator<Item = (&'static str, String)>) -> CargoRun {
     docs
 }
 
-/// The variables by which `cargo clippy -- -D warnings` makes a cargo check crates: another run of cargo with these
-/// variables need not check the crates anew. `None` without the driver, or if it is installed elsewhere.
+/// Environment variables with which `cargo clippy -- -D warnings` lets cargo check crates. Another run of cargo with
+/// these variables need not check the crates again. `None` if clippy's driver is not there, or is installed
+/// elsewhere.
 fn as_clippy() -> Option<[(&'static str, String); 2]> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
     let driver = PathBuf::from(String::from_utf8(sysroot.stdout).ok()?.trim()).join("bin/clippy-driver");
@@ -145,9 +147,9 @@ fn as_clippy() -> Option<[(&'static str, String); 2]> {
     ])
 }
 
-/// The lints of all crates of [`ALONE`], without any of their features and with all of them. Alone, each would check the
-/// dependencies that they share once more. What another of them enables in a dependency, a crate may miss unseen here: builds of
-/// one crate find that.
+/// The lints of all crates of [`ALONE`] in two builds: without any of their features, and with all of them. Builds of
+/// single crates would check their common dependencies again and again. But only they find a feature of a dependency
+/// that a crate needs and that another crate enables.
 fn together() -> [CargoRun; 2] {
     let mut packages: Vec<_> = ALONE.iter().map(|(package, _)| format!("--package {package}")).collect();
     packages.dedup();
@@ -168,7 +170,7 @@ fn alone((package, features): &(&str, &str)) -> CargoRun {
 }
 
 impl CargoRun {
-    /// Runs it, with what it prints going where `output` says; what is kept is shown at the end.
+    /// Runs the command. `output` says where its output goes; if the output is kept, it is shown at the end.
     fn run(&self, output: fn() -> Stdio) -> Result<()> {
         let line = self.line();
         eprintln!("$ {line}");

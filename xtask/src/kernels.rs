@@ -48,7 +48,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line a variant, and writes its texts.
+/// Prints one line per variant, and writes the texts of the variants.
 fn list(variants: &[NamedVariant], emit_to: Option<&Path>) -> Result<()> {
     let mut out = io::stdout().lock();
     for named in variants {
@@ -79,7 +79,8 @@ pub(crate) fn variants() -> Vec<NamedVariant> {
     all
 }
 
-/// The text of a variant as the standard has it: naga takes subgroup operations without the directive, and rejects it.
+/// The text of a variant in standard WGSL. The standard requires a directive for subgroup operations, which naga
+/// rejects and does not need.
 pub(crate) fn standard_wgsl(variant: &Variant) -> Result<String, ComposeError> {
     let wgsl = variant.wgsl()?;
     Ok(if wgsl.contains("subgroup") { format!("enable subgroups;\n{wgsl}") } else { wgsl })

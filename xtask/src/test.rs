@@ -90,8 +90,9 @@ fn variables(references: &References) -> Vec<(&'static str, String)> {
     variables
 }
 
-/// The variable that names lavapipe's driver, if no other one that is installed has a device. A process loads all of them
-/// otherwise, which is a quarter of the processor time of one that generates eight tokens by the tiny model.
+/// The variable that names lavapipe's driver, if no other installed driver has a device. Without it, a process loads
+/// all drivers. This takes a quarter of the processor time of a process that generates eight tokens by the tiny
+/// model.
 fn only_driver() -> Option<(&'static str, String)> {
     let adapters = gpu::adapters();
     if adapters.is_empty() || !adapters.iter().all(|adapter| adapter.name.starts_with("llvmpipe")) {

@@ -14,7 +14,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
 }
 
-/// [`root`], where the sources are still there: commands that build or read them need it.
+/// [`root`], or an error if the sources are no longer there. Commands that build or read the sources need it.
 ///
 /// # Errors
 /// If they are not, as on machines that have the program alone.

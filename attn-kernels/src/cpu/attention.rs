@@ -40,17 +40,18 @@ pub struct Options<'a> {
     pub skip: Option<SkipTiles>,
 }
 
-/// Tiles of scores that attention skips if none of their weights counts.
+/// Size of the tiles of scores that attention skips if all weights of a tile are negligible.
 #[derive(Clone, Copy, Debug)]
 pub struct SkipTiles {
-    /// Number of rows of a tile, counted from the first of a tile of prefill.
+    /// Number of rows of a tile. The first tile begins at the first row of a tile of prefill.
     pub rows: u32,
-    /// Number of keys of a tile, counted from the first of the context.
+    /// Number of keys of a tile. The first tile begins at the first key of the context.
     pub keys: usize,
 }
 
 impl Options<'_> {
-    /// Returns the positions before `len` in the order of attention: all of them, or the positions of list `list`.
+    /// Returns the attended positions before `len`, in the order of attention: all positions if nothing is selected,
+    /// else those in the blocks of list `list`.
     #[must_use]
     pub fn context(&self, list: usize, len: usize) -> Vec<usize> {
         let Some(selected) = self.selected else { return (0..len).collect() };
@@ -59,7 +60,8 @@ impl Options<'_> {
         blocks.flat_map(|start| start..len.min(start + selected.block)).collect()
     }
 
-    /// Computes the softmax's input for a scaled score of `head`, for a key at `distance` before the row.
+    /// Computes the input of the softmax from a scaled score of query head `head` and a key `distance` positions
+    /// before the row.
     #[must_use]
     pub fn logit(&self, score: f64, head: usize, distance: usize) -> f64 {
         let capped = match self.softcap {
@@ -91,7 +93,8 @@ pub fn attend(
     weighted_sum(&scores, q.len(), |index| cache.value(table, kv_head, keys[index]))
 }
 
-/// Returns the sum of the values of `value`, of `dim` elements, one per score, weighted by the softmax of the scores.
+/// Returns the attention state for `scores`, with one value vector of `dim` elements per score. `value` returns the
+/// vector by the index of its score.
 #[must_use]
 pub fn weighted_sum<V: Iterator<Item = f64>>(
     scores: &[f64],

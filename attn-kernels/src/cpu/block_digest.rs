@@ -14,7 +14,7 @@ pub enum Rounding {
     Down,
     /// Up, for maxima.
     Up,
-    /// To the nearest, for means: ties to even, at most the largest finite number.
+    /// To the nearest value, ties to even, for means. Results are at most the largest finite number.
     Nearest,
 }
 
@@ -36,14 +36,14 @@ impl Rounding {
     }
 }
 
-/// Returns the next f16 above.
+/// Returns the smallest f16 above `x`.
 fn above(x: f16) -> f16 {
     let bits = x.to_bits();
     f16::from_bits(if x.is_sign_negative() { bits - 1 } else { bits + 1 })
 }
 
-/// Computes the digests of the blocks `touched`, (physical block, tokens), of the K cache `k`, as values into the
-/// pool `digests`.
+/// Computes the digests of the blocks `touched`, entries of (physical block, tokens), of the K cache `k`, and writes
+/// their values to the pool `digests`.
 pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[f32], digests: &mut [f32]) {
     let (heads, head_dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
     let named = touched.iter().filter(|[block, _]| *block != BlockTokens::NONE.block);

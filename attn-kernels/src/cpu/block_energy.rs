@@ -7,9 +7,9 @@ use crate::kernel::block_energy::BlockEnergyParams;
 use sparse_select::Heads;
 use sparse_select::policy::flashprefill::FlashPrefill;
 
-/// Computes the energies `[num_heads, blocks, energy_stride]` of the query blocks `blocks`, of `block` tokens each,
-/// of the chunk's queries `q` against `means` `[num_kv_heads, mean_stride, head_dim]`; NaN for blocks that are not
-/// before the query block.
+/// Computes the energies `[num_heads, blocks, energy_stride]` of the query blocks `blocks` against key blocks, from
+/// the chunk's queries `q` and the mean keys `means` `[num_kv_heads, mean_stride, head_dim]`. A block has `block`
+/// tokens. Key blocks that are not before the query block get NaN.
 #[must_use]
 pub fn block_energy(
     params: &BlockEnergyParams,

@@ -3,8 +3,8 @@
 use super::PagedKv;
 use crate::kernel::block_lse::BlockLseParams;
 
-/// Computes in f64 the log-sum-exps `[rows, num_heads, stride]` of all blocks of `select_block` tokens, NaN beyond
-/// the sequence.
+/// Computes in f64 the log-sum-exps `[rows, num_heads, stride]` of all blocks of `select_block` tokens; blocks beyond
+/// the sequence get NaN.
 #[must_use]
 pub fn block_lse(
     (cache, select_block): (&PagedKv<'_>, usize),

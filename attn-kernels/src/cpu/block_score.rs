@@ -47,9 +47,9 @@ pub fn block_score(
     }
 }
 
-/// Computes in f64 the bounds `[rows, num_heads, score_stride]` of blocks, from the keys themselves: the logarithm of
-/// `n e^u` for n tokens whose logits are at most u, -inf beyond the sequence; and the rounding error of a logit in
-/// f32, which u includes.
+/// Computes in f64 two bounds per block, `[rows, num_heads, score_stride]`, from the keys themselves. The first is
+/// the logarithm of `n e^u` for n tokens whose logits are at most u. The second is the rounding error of a logit in
+/// f32, which u includes. Both are -inf beyond the sequence.
 #[must_use]
 pub fn block_bounds(
     (cache, select_block): (&PagedKv<'_>, usize),
@@ -77,7 +77,7 @@ pub fn block_bounds(
     bounds.into_iter().zip(slacks).map(|(bound, slack)| [bound, slack]).collect()
 }
 
-/// Returns the largest sum of magnitudes that the terms of q · k may have, by the digest of `keys`.
+/// Returns an upper bound of the sum of the magnitudes of the terms of q · k, from the digest of `keys`.
 fn sizes(q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
     let plus: Vec<f32> = q.iter().map(|q| q.abs()).collect();
     let channel = |d: usize| {

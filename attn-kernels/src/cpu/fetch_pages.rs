@@ -3,8 +3,9 @@
 use crate::kernel::fetch_pages::FetchPagesParams;
 use crate::kernel::residency::HEADER;
 
-/// Copies the pages of K or V that `fetches` names, and those pages of `touched` blocks, `[block, its number on the
-/// host]`, that have slots, from `host` to `device`. `host` has only some blocks; pages of others are left out.
+/// Copies pages of K or V from `host` to `device`: those that `fetches` names, and those of `touched` blocks,
+/// `[block, its number on the host]`, that have slots. `host` has only some blocks; pages of other blocks are not
+/// copied.
 pub fn fetch_pages<T: Copy>(
     params: &FetchPagesParams,
     fetches: &[u32],

@@ -4,7 +4,7 @@ use crate::kernel::find_blocks::FindBlocksParams;
 use sparse_select::SelectError;
 use sparse_select::xattn::find_blocks::{BlockSums, FindBlocks, Mode, find_blocks_chunked};
 
-/// Returns the blocks of each query block and KV head, `[query_blocks, num_kv_heads]`, from sums `[num_heads,
+/// Returns the blocks that each query block and KV head keeps, `[query_blocks, num_kv_heads]`, from sums `[num_heads,
 /// query_blocks, key_blocks]`.
 ///
 /// # Errors

@@ -3,8 +3,8 @@
 use super::attention::Options;
 use super::{PagedKv, f32_of};
 
-/// Copies the keys and values of `spans`, `[first key, KV length, first row, first entry of the block table]`, in the
-/// order of their lists, to `k_out` and `v_out` `[rows, num_kv_heads, head_dim]`.
+/// Copies the keys and values of `spans` to `k_out` and `v_out` `[rows, num_kv_heads, head_dim]`, in the order of
+/// their lists. A span is `[first key, KV length, first row, first entry of the block table]`.
 pub fn gather_cache(
     cache: &PagedKv<'_>,
     spans: &[[u32; 4]],

@@ -2,7 +2,7 @@
 
 use crate::kernel::hash_codes::HashCodesParams;
 
-/// Returns the words that a dispatch writes of the hash code of one vector `[head_dim]`.
+/// Returns those words of the hash code of one vector `[head_dim]` that a dispatch writes.
 #[must_use]
 pub fn hash_code(params: &HashCodesParams, x: &[f32], weights: &[f32]) -> Vec<u32> {
     let bits = params.bits as usize;

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::index_logits::IndexLogitsParams;
 
-/// Computes the logits `[n, logit_stride]` of queries `[rows, num_heads, head_dim]`. `key` returns the elements of a
-/// key, scaled, by the first entry of its page table and its position.
+/// Computes the logits `[n, logit_stride]` of queries `[rows, num_heads, head_dim]`. `key` takes the first entry of a
+/// page table and a position, and returns the scaled elements of that key.
 pub fn index_logits<K: AsRef<[f32]>>(
     params: &IndexLogitsParams,
     head_dim: usize,

@@ -3,8 +3,8 @@
 use crate::kernel::keep_blocks::KeepBlocksParams;
 use sparse_select::Energies;
 
-/// Returns the blocks of each query block and KV head, `[query_blocks, num_kv_heads]`, from energies `[num_heads,
-/// query_blocks, energy_stride]`.
+/// Returns the blocks that each query block and KV head keeps, `[query_blocks, num_kv_heads]`, from energies
+/// `[num_heads, query_blocks, energy_stride]`.
 #[must_use]
 pub fn keep_blocks(params: &KeepBlocksParams, energies: &[f32], num_heads: usize) -> Vec<Vec<u32>> {
     let (query_blocks, kv_heads) = (params.query_blocks as usize, params.num_kv_heads as usize);

@@ -3,8 +3,8 @@
 use crate::kernel::keep_lists::KeepListsParams;
 use crate::rows::KeptRow;
 
-/// Moves the lists `[rows, sets, copies]` of rows that made lists in this step to their slots, and lists from there
-/// to the other rows, with the blocks that have begun since.
+/// Stores the lists `[rows, sets, copies]` that rows made in this step in the slots of these rows. Other rows get the
+/// lists of their slots, extended by the blocks that have begun since.
 pub fn keep_lists(params: &KeepListsParams, rows: &[KeptRow], kept: &mut [u32], lists: &mut [u32]) {
     let [copies, list_stride, kept_stride] =
         [params.copies, params.list_stride, params.kept_stride].map(|n| n as usize);
@@ -26,7 +26,7 @@ pub fn keep_lists(params: &KeepListsParams, rows: &[KeptRow], kept: &mut [u32], 
     }
 }
 
-/// Returns the first blocks of a list, at most `most`.
+/// Returns the first `most` blocks of a list, or all blocks of a shorter list.
 fn blocks(list: &[u32], most: usize) -> Vec<u32> {
     let count = (list[0] as usize).min(most);
     list[1..=count].to_vec()

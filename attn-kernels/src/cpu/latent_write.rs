@@ -26,8 +26,8 @@ pub fn latent_write(
     }
 }
 
-/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part, or of each 64 before the elements in
-/// bf16.
+/// Rounds a token's `[latent + rope]` elements as a cache does. Codes have one scale per part, or one per 64 codes if
+/// elements in bf16 follow.
 #[must_use]
 pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
     if shape.plain > 0 {

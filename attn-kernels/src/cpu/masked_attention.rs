@@ -5,8 +5,8 @@ use super::attention::Options;
 use super::attention::{Selected, attend};
 use crate::kernel::masked_attention::{MaskedAttentionParams, MaskedRow};
 
-/// Computes the attention of `rows` to those keys of their lists for which their `masks` `[*, mask_stride]` have a
-/// bit, into `out` `[*, num_heads, head_dim]`. Only the named rows are written.
+/// Computes the attention of `rows` into `out` `[*, num_heads, head_dim]`. A row attends to the keys of its list
+/// whose bits are set in its mask, one of `masks` `[*, mask_stride]`. Only the named rows are written.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn masked_attention(
     cache: &PagedKv<'_>,

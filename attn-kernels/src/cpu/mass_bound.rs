@@ -3,10 +3,10 @@
 use super::f32_of;
 use crate::kernel::mass_bound::{MassBoundParams, RUN};
 
-/// Shares `[rows, num_heads, share_stride]` of the bounds `[rows, num_heads, bound_stride]` of blocks and the (maximum, sum)
-/// `[rows, num_heads, max_partitions]` of the kept keys: the kept sum of exponentials, or -1 if nothing is dropped, then the
-/// bound of the dropped sum of each [`RUN`] blocks. All are divided by the largest kept exponential, less its rounding error.
-/// Computed in f64.
+/// Computes in f64 the shares `[rows, num_heads, share_stride]` of kept and dropped keys, from the bounds `[rows,
+/// num_heads, bound_stride]` of blocks and the (maximum, sum) `[rows, num_heads, max_partitions]` of the kept keys.
+/// The first share is the kept sum of exponentials, or -1 if nothing is dropped. Each further one is the bound of the
+/// dropped sum of [`RUN`] blocks. All are divided by the largest kept exponential, less its rounding error.
 #[must_use]
 pub fn mass_bound(
     params: &MassBoundParams,

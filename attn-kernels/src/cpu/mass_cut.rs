@@ -4,8 +4,8 @@ use sparse_select::topk::order_key;
 
 use crate::kernel::mass_cut::MassCutParams;
 
-/// Returns the blocks that the first round keeps, `[rows, num_kv_heads]`: of each row the last one, whose log-sum-exp
-/// is known, and as many others by `scores` as suffice if each counts with its bound.
+/// Returns the blocks that the first round keeps, `[rows, num_kv_heads]`. A row keeps its last block, whose
+/// log-sum-exp is known, and others in the order of `scores` until they suffice, each counted with its bound.
 #[must_use]
 pub fn first_round(
     params: &MassCutParams,

@@ -2,8 +2,8 @@
 
 use crate::kernel::mass_merge::MassMergeParams;
 
-/// Returns the minimum of `K / (K + D)` over the layers for every row, from `shares` `[layers, rows, share_stride]`,
-/// in f64.
+/// Returns for every row the minimum over the layers of `kept / (kept + dropped)`, computed in f64 from `shares`
+/// `[layers, rows, share_stride]`.
 #[must_use]
 pub fn mass_merge(params: &MassMergeParams, shares: &[f32]) -> Vec<f32> {
     let mut masses = vec![1.0_f64; params.rows as usize];

@@ -4,7 +4,7 @@ use super::attention::{State, weighted_sum};
 use super::f32_of;
 use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams};
 
-/// The keys of one row in the order of attention.
+/// One row of queries and its keys, in the order of attention.
 #[derive(Clone, Debug)]
 pub struct LatentRow<'a> {
     /// Row of queries and output.
@@ -15,10 +15,10 @@ pub struct LatentRow<'a> {
     pub begin: usize,
 }
 
-/// Attention of rows to their latents, by partitions from the one of the first key on: `partial`
-/// `[rows, num_heads, max_partitions, latent]` unnormalised and `stats` `[rows, num_heads, max_partitions]` of
-/// (max, sum). Partitions outside the part that `params` asks for are left alone. Without a reduce pass `partial` is
-/// `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
+/// Computes the attention of rows to their latents, in partitions from the one with the first key on. Writes
+/// unnormalised outputs to `partial` `[rows, num_heads, max_partitions, latent]`, and (max, sum) to `stats` `[rows,
+/// num_heads, max_partitions]`. Partitions outside the part that `params` asks for are left alone. Without a reduce
+/// pass, `partial` is `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
 pub fn mla_decode(
     shape: &LatentShape,
     params: &MlaDecodeParams,

@@ -4,10 +4,11 @@ use super::attention::{Options, attend};
 use super::{PagedKv, f32_of};
 use crate::kernel::paged_decode::PagedDecodeParams;
 
-/// Attention of single rows `[row, length, table, first key]`, by partitions of the keys in the order of attention, from the
-/// partition of the first key on: `partial` `[rows, num_heads, max_partitions, head_dim]` unnormalised and `stats` `[rows,
-/// num_heads, max_partitions]` of (max, sum). Without a reduce pass `partial` is `[*, num_heads, head_dim]`, normalised, and
-/// 0 for a row without keys. Partitions after a row's keys are left alone.
+/// Computes the attention of single rows `[row, length, table, first key]`, in partitions of the keys in the order of
+/// attention, from the partition of the first key on. Writes unnormalised outputs to `partial` `[rows, num_heads,
+/// max_partitions, head_dim]`, and (max, sum) to `stats` `[rows, num_heads, max_partitions]`. Without a reduce pass,
+/// `partial` is `[*, num_heads, head_dim]`, normalised, and 0 for a row without keys. Partitions after a row's keys
+/// are left alone.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_decode(
     cache: &PagedKv<'_>,

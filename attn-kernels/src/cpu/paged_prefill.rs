@@ -7,9 +7,9 @@ use super::PagedKv;
 use super::attention::{Options, SkipTiles, attend};
 use crate::kernel::paged_prefill::{PagedPrefillParams, Tile};
 
-/// Attention of tiles to the keys up to each row's position, of the dispatch's `num_keys` from `first_key` on:
-/// `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`. With `options.skip`, tiles of rows and keys are left out whole, in
-/// the order of the keys, as `params.log_skip` says.
+/// Computes the attention of tiles to the keys of the dispatch, `num_keys` keys from `first_key` on, up to each row's
+/// position. Writes `out` `[*, num_heads, head_dim]` and `lse` `[*, num_heads]`. With `options.skip`, whole tiles of
+/// rows and keys are left out, in the order of the keys, as `params.log_skip` says.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_prefill(
     cache: &PagedKv<'_>,
@@ -64,7 +64,7 @@ impl TileRows<'_> {
         &self.q[((self.tile.row + row) * self.params.q_stride) as usize + head * head_dim..][..head_dim]
     }
 
-    /// Returns the keys that a row sees in this dispatch, `(index, position)`, by their index in the order of attention.
+    /// Returns the keys that a row sees in this dispatch, as `(index in the order of attention, position)`.
     fn keys(&self, row: u32, head: usize) -> Vec<(usize, usize)> {
         let position = self.tile.position + row;
         let list = (self.tile.list * self.params.num_kv_heads) as usize + self.kv_head(head);
@@ -79,8 +79,8 @@ impl TileRows<'_> {
         self.options.logit(f64::from(self.params.scale) * product, head, distance)
     }
 
-    /// Returns the indices of the keys that all `rows` skip: for no row, a score of the tile reaches the row's
-    /// largest earlier score plus its threshold.
+    /// Returns the indices of the keys that all `rows` skip. Rows skip a tile if, in every row, all scores of the
+    /// tile are below the row's largest earlier score plus its threshold.
     fn dropped(&self, rows: Range<u32>, head: usize, skip: SkipTiles) -> BTreeSet<usize> {
         let mut peaks = vec![f64::NEG_INFINITY; rows.len()];
         let seen: Vec<Vec<(usize, usize)>> = rows.clone().map(|row| self.keys(row, head)).collect();

@@ -7,8 +7,8 @@ use crate::kernel::residency::{HEADER, ResidencyParams};
 pub struct Residents {
     /// Places of pages on the device, `[num_blocks, num_kv_heads]`: slot + 2, or 0 for a page without a slot.
     pub places: Vec<u32>,
-    /// Contents of slots, `[num_slots + 1, num_kv_heads]`: block + 1 or 0, and the number of the call that last used
-    /// the slot. The last row has 0 and the number of calls.
+    /// Contents of slots, `[num_slots + 1, num_kv_heads]`: block + 1, or 0 for an empty slot, and the number of the
+    /// call that last used the slot. The last row has 0 and the number of calls.
     pub slots: Vec<[u32; 2]>,
     /// Pages to fetch and counters, `[num_kv_heads, 4 + 2 * num_slots]`, as the kernel writes them.
     pub fetches: Vec<u32>,
@@ -16,8 +16,8 @@ pub struct Residents {
     pub pages: Vec<u32>,
 }
 
-/// Runs one call over lists of blocks of `pages_per_block` pages. Missing pages get equally old slots in their own order; the
-/// kernel may use another order.
+/// Runs one call over lists of blocks of `pages_per_block` pages. Missing pages take the oldest slots, and of equally
+/// old slots those of the lowest numbers first; the kernel may use another order.
 pub fn residency(
     params: &ResidencyParams,
     pages_per_block: u32,

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::softmax_block_sum::SoftmaxBlockSumParams;
 
-/// Computes the sums `[num_heads, query blocks, sum_stride]` of `parts` `[num_heads, rows, part_stride]`: blocks of
-/// `block` rows, of `block / part` parts each. Blocks that no row of a query block sees get 0.
+/// Computes the sums `[num_heads, query blocks, sum_stride]` of blocks of `parts` `[num_heads, rows, part_stride]`. A
+/// block has `block` rows of `block / part` parts each. Blocks that no row of a query block sees get 0.
 #[must_use]
 pub fn softmax_block_sum(
     params: &SoftmaxBlockSumParams,

@@ -34,7 +34,7 @@ impl Tolerance {
     /// Tolerance of kernels that only move data: values must be equal.
     pub const EXACT: Self = Self { abs: 0.0, rel: 0.0 };
 
-    /// Compares element by element. Infinities must be equal, NaN equals only NaN.
+    /// Compares `got` with `want`, element by element. Infinities must be equal, and NaN equals only NaN.
     ///
     /// # Errors
     /// The worst element, if one is outside.
@@ -60,7 +60,8 @@ impl Tolerance {
     }
 }
 
-/// Returns the distance from the bound; infinite if one of the two is not finite and they differ.
+/// Returns by how much the difference exceeds `bound`. The excess is infinite if the values differ and one is not
+/// finite.
 fn excess(got: f32, want: f32, bound: f64) -> f64 {
     if got == want || (got.is_nan() && want.is_nan()) {
         return 0.0;

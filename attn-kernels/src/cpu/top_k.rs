@@ -2,7 +2,8 @@
 
 use crate::kernel::top_k::{Output, TopKParams, Transform};
 
-/// Returns the k largest scores of each of `rows`, `[first score, scores, k, base]`; ties go to the lower index.
+/// Writes the k largest scores of each row `[first score, number of scores, k, base]` to `out`; ties go to the lower
+/// index.
 pub fn top_k(
     params: &TopKParams,
     output: Output,

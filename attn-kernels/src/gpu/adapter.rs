@@ -31,7 +31,8 @@ fn rank(kind: DeviceType) -> u8 {
     }
 }
 
-/// Returns the adapter that `wanted` selects: an index of [`adapters`], or part of a name in any case.
+/// Returns the adapter that `wanted` selects, by its index in [`adapters`] or by part of its name in any case; the
+/// first adapter if `wanted` is `None`.
 pub(super) fn choose(wanted: Option<&str>) -> Result<Adapter, GpuError> {
     let mut found = list();
     if found.is_empty() {

@@ -16,7 +16,7 @@ pub trait Bindings {
     fn bound(self) -> BoundList;
 }
 
-/// Named bindings of a dispatch, inline up to the number that most kernels have.
+/// Named bindings of a dispatch. As many as most kernels have are stored inline.
 pub type BoundList = SmallVec<[(&'static str, Bound); 9]>;
 
 /// A buffer of `T`s, the part of a buffer from an element on, or an image, as bound to a kernel.
@@ -42,7 +42,7 @@ pub(super) enum BoundMemory {
 }
 
 impl Bound {
-    /// Numbers that distinguish bindings of one device.
+    /// Id of the bound memory and offset in it, which together distinguish the bindings of one device.
     pub(super) fn key(&self) -> [u64; 2] {
         let id = match &self.source {
             BoundMemory::Buffer(raw) => raw.id(),

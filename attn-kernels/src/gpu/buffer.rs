@@ -22,8 +22,8 @@ impl<T> Clone for Buf<T> {
     }
 }
 
-/// A device buffer without its element type, as dispatches bind it. Cloning shares it, by one count: recording clones one for
-/// each binding.
+/// A device buffer without its element type, as dispatches bind it. Clones share the buffer through a single
+/// reference count, because recording makes one clone for each binding.
 #[derive(Clone, Debug)]
 pub struct Raw(Arc<Allocation>);
 
@@ -43,7 +43,7 @@ pub(super) struct Counted {
     memory: Memory,
 }
 
-/// Bytes in live buffers.
+/// Numbers of bytes in live buffers: of all buffers, and of those in host memory.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     all: AtomicU64,
@@ -160,8 +160,8 @@ impl Gpu {
         self.typed(label, len, STORAGE | self.uniform_usage())
     }
 
-    /// Returns the usage of buffers that kernels may bind as windows, which only software drivers do, as they then
-    /// load once for all lanes.
+    /// Returns the usage that lets kernels bind a buffer as a window: `UNIFORM` on software drivers, where a load
+    /// from a window is made once for all lanes, and none on other devices.
     fn uniform_usage(&self) -> wgpu::BufferUsages {
         if self.profile.software { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
     }
@@ -185,8 +185,9 @@ impl Gpu {
         self.typed(label, len, STORAGE | wgpu::BufferUsages::MAP_READ)
     }
 
-    /// A zeroed buffer in the memory that this device's driver keeps for uploads, which every device has: the host writes it
-    /// by [`write_mapped`](Self::write_mapped), copies and readbacks read it, and no kernel can bind it.
+    /// Creates a zeroed buffer in the memory that this device's driver keeps for uploads, which every device has. The
+    /// host writes the buffer by [`write_mapped`](Self::write_mapped), copies and readbacks read it, and no kernel
+    /// can bind it.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
@@ -209,8 +210,8 @@ impl Gpu {
         Ok(buf)
     }
 
-    /// Creates a buffer that holds `data`, and room after the data for a window that begins at the last element, on
-    /// any device.
+    /// Creates a buffer that holds `data`, on any device, with enough room after the data for a window that begins at
+    /// the last element.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
@@ -332,8 +333,9 @@ impl Gpu {
         Ok(self.raw_of(buffer, bytes, if maps { Memory::Host } else { Memory::Device }))
     }
 
-    /// Refuses some of the next buffers, counted from 0 from now on, as if memory were short: for tests of code that
-    /// creates buffers. An empty range refuses none. Returns the rest of the previous range.
+    /// Refuses those of the next buffers whose numbers, counted from 0 from this call on, are in `which`, as if
+    /// memory were short. Tests of code that creates buffers use this. An empty range refuses none. Returns the rest
+    /// of the previous range.
     pub fn refuse_buffers(&self, which: Range<u64>) -> Range<u64> {
         std::mem::replace(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner), which)
     }
@@ -373,13 +375,13 @@ impl Gpu {
         Buf { raw, len, element: PhantomData }
     }
 
-    /// Bytes in live buffers made through this device, including buffers in host memory.
+    /// Number of bytes in live buffers made through this device, including buffers in host memory.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated.all.load(Ordering::Relaxed)
     }
 
-    /// Bytes in live buffers that the host can map, which are in host memory.
+    /// Number of bytes in live buffers that the host can map, which are in host memory.
     #[must_use]
     pub fn host_allocated_bytes(&self) -> u64 {
         self.allocated.host.load(Ordering::Relaxed)

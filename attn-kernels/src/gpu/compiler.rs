@@ -47,12 +47,12 @@ impl Counts {
     }
 }
 
-/// Maximum number of threads that compile: drivers have locks of their own.
+/// Maximum number of threads that compile; more would wait for the locks of drivers.
 const MAX_THREADS: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that compile: started with the first kernel, ended with the device.
+/// Threads that compile kernels. They start with the first kernel and end with the device.
 #[derive(Default)]
 pub(super) struct Compiler {
     threads: Mutex<Option<Threads>>,

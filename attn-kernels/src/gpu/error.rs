@@ -1,6 +1,6 @@
 //! Errors of the GPU and of its use.
 
-/// Why work did not run on the GPU.
+/// Reason why work did not run on the GPU.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
@@ -110,7 +110,7 @@ pub enum GpuError {
         binding: u32,
         /// Offset of the binding in its buffer, in bytes.
         offset: u64,
-        /// Bytes of the buffer.
+        /// Size of the buffer, in bytes.
         size: u64,
     },
     /// A kernel would read and write one buffer in the same dispatch.

@@ -7,12 +7,12 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Bytes of a texel.
+/// Size of a texel, in bytes.
 const TEXEL_BYTES: u32 = 16;
 /// Number of bytes of a texel, as `usize`.
 const TEXEL: usize = TEXEL_BYTES as usize;
 
-/// Number of texels of a full row: texel `at` is at `at % 4096, at / 4096`.
+/// Number of texels of a full row: texel `at` has the coordinates `(at % 4096, at / 4096)`.
 pub const IMAGE_ROW: u32 = 4096;
 
 /// Elements in texels of four words, packed in rows of [`IMAGE_ROW`]. Cloning shares them.

@@ -23,12 +23,12 @@ pub(super) struct Kept {
 /// Maximum size of a file that is read: drivers keep some megabytes.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Bytes of the checksum that a file begins with.
+/// Number of bytes of the checksum with which a file begins.
 const CHECKSUM: usize = 16;
 
 impl Kept {
-    /// Opens the cache of an adapter in `folder`, empty if its file is missing or was not written by this program
-    /// under this driver. `None` if the driver exports nothing.
+    /// Opens the cache of an adapter in `folder`. The cache is empty if its file is missing or was not written by
+    /// this program under this driver. Returns `None` if the driver exports nothing.
     pub(super) fn open(folder: &Path, device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Self> {
         let path = folder.join(wgpu::util::pipeline_cache_key(info)?);
         let wgpu::AdapterInfo { name, driver, driver_info, .. } = info;
@@ -38,7 +38,7 @@ impl Kept {
         Some(Self { cache: pipeline::kept(device, data.as_deref()), path, of, saved })
     }
 
-    /// Writes the file if the cache changed. Returns whether it did.
+    /// Writes the file if the cache changed, and returns whether the file was written.
     fn save(&self) -> io::Result<bool> {
         let Some(data) = self.cache.get_data() else { return Ok(false) };
         let sum = checksum(&self.of, &data);
@@ -90,9 +90,9 @@ fn write(path: &Path, sum: u128, data: &[u8]) -> io::Result<()> {
 }
 
 impl Gpu {
-    /// Writes the driver's compiled kernels to the folder of [`GpuOptions::kernel_cache`](super::GpuOptions), if they
-    /// changed, and returns whether they did. Kernels that are still being compiled are not in it. The device does so
-    /// itself when it is dropped.
+    /// Writes the driver's compiled kernels to the folder of [`GpuOptions::kernel_cache`](super::GpuOptions) if they
+    /// changed, and returns whether they did. Kernels that are still being compiled are left out. A device that is
+    /// dropped also writes its kernels.
     ///
     /// # Errors
     /// Those of writing; the file that was there stays.

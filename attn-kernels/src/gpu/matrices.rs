@@ -27,13 +27,14 @@ params! {
 bindings! {
     /// Buffers of `matrix_lanes`.
     pub struct MatrixLanesBuffers(MatrixLanesParams) {
-        /// Lanes of a subgroup, `[1]`.
+        /// Number of lanes of a subgroup, `[1]`.
         write lanes: u32,
     }
 }
 
-/// Number of rows, columns and products of the matrices of f16 with sums in f32 that kernels use on an adapter, if
-/// any: software drivers multiply them one number at a time, and cooperative loads cannot be bounds-checked.
+/// Returns the number of rows, columns and products of the f16 matrices with f32 sums that kernels use on an adapter;
+/// `None` if kernels use none there. Software drivers multiply matrices one number at a time, and cooperative loads
+/// cannot be bounds-checked.
 pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Option<u32> {
     let is_cpu = adapter.get_info().device_type == wgpu::DeviceType::Cpu;
     if options.software.unwrap_or(is_cpu) || options.checks == Checks::On {
@@ -50,8 +51,8 @@ pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Opti
 }
 
 impl Gpu {
-    /// Enables cooperative matrices of `size` rows on a device; if it has several subgroup sizes, a trial decides.
-    /// The device gets none if no kernel is written for its matrices.
+    /// Enables cooperative matrices of `size` rows on a device. If the device has several subgroup sizes, a trial
+    /// shows which size multiplies matrices. The device gets none if no kernel is written for its matrices.
     ///
     /// # Errors
     /// A device that does not run the trial.

@@ -49,8 +49,8 @@ pub struct GpuOptions {
     /// Limits of the device; if `None`, the adapter's.
     #[setters(into)]
     pub limits: Option<wgpu::Limits>,
-    /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, as the adapter
-    /// is one or not.
+    /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, the
+    /// type of the adapter decides.
     #[setters(strip_option)]
     pub software: Option<bool>,
     /// Register class of the device's lanes; if `None`, the class that the adapter's vendor is known to have.
@@ -58,8 +58,8 @@ pub struct GpuOptions {
     pub registers: Option<Registers>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
-    /// Folder for compiled kernels, so that other runs need not compile them, if the driver exports them; `None`
-    /// disables it.
+    /// Folder for compiled kernels, if the driver exports them, so that later runs need not compile them; `None`
+    /// keeps no kernels.
     #[setters(into)]
     pub kernel_cache: Option<PathBuf>,
 }

@@ -20,9 +20,9 @@ enum PreparedStep {
 }
 
 impl Gpu {
-    /// Opens kernels on a device that the caller opened on `adapter`; kernels use the features that it was opened
-    /// with. Errors that arrive outside a call go to the caller's own handler. Only level, checks and text of
-    /// `options` are used.
+    /// Creates a `Gpu` for a device that the caller opened on `adapter`. Kernels use the features with which the
+    /// device was opened. Errors that arrive outside a call go to the caller's own handler. Only level, checks and
+    /// text of `options` are used.
     ///
     /// # Errors
     /// A device under the limits that every kernel needs: WebGPU's defaults; one that does not run a first kernel.

@@ -32,7 +32,7 @@ pub(super) struct Params {
     pub(super) bytes: Vec<u8>,
     /// Number that identifies the pass.
     pub(super) pass: u64,
-    /// Number of leading bytes that are on the device, unless another pass's parameters came there since.
+    /// Number of leading bytes that are on the device, unless parameters of another pass have replaced them.
     pub(super) sent: usize,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Command {
     },
     /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
     Cut,
-    /// Ends a submission here, and also the part that is sent first.
+    /// Ends a submission here, and also the part of the pass that `Gpu::send_first` sends.
     Hold,
     /// Ends a compute pass here.
     Split,
@@ -185,8 +185,8 @@ impl Pass {
         }
     }
 
-    /// Ends the part that [`Gpu::send_first`](super::Gpu::send_first) sends. Data that only later commands read can be written
-    /// until these are sent. A pass has one such place at most.
+    /// Ends the part that [`Gpu::send_first`](super::Gpu::send_first) sends. Data that only later commands read can
+    /// be written until the rest is sent. A pass has at most one hold.
     pub fn hold(&mut self) {
         self.commands.push(Command::Hold);
     }
@@ -205,8 +205,8 @@ impl Pass {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()
     }
 
-    /// Digest that is equal for passes that do the same: the same kernels with the same parameters on the same
-    /// buffers, in one order.
+    /// Digest of the work of the pass. Passes have equal digests if they run the same kernels with the same
+    /// parameters on the same buffers, in the same order.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hasher = FxHasher::default();

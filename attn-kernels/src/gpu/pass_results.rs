@@ -12,9 +12,9 @@ use std::time::Duration;
 pub struct Timing {
     /// The kernel, or the label of the pass.
     pub kernel: &'static str,
-    /// The role of the kernel; none for a pass.
+    /// Role of the kernel; `None` for a compute pass.
     pub role: Option<KernelRole>,
-    /// Nanoseconds between its start and its end.
+    /// Time from start to end, in nanoseconds.
     pub ns: f64,
 }
 

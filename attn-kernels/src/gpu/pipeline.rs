@@ -61,13 +61,13 @@ impl Pipeline {
         source.counts.iter().for_each(|counts| counts.finish());
     }
 
-    /// Returns whether this is its first run, and remembers that it has run.
+    /// Returns whether the kernel runs for the first time, and records that it has run.
     pub(super) fn runs_first(&self) -> bool {
         !self.runs.swap(true, Ordering::Relaxed)
     }
 }
 
-/// Layout, parameter buffer, then `(buffer id, offset)` of each binding.
+/// Key of a bind group: layout, parameter buffer, then `(buffer id, offset)` of each binding.
 #[derive(PartialEq, Eq, Hash, Debug)]
 pub(super) struct BindGroupKey(pub(super) SmallVec<[u64; 18]>);
 
@@ -81,9 +81,9 @@ pub(super) struct PipelineCache {
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// Returns the pipeline of a variant, which is compiled once: on a thread of the device, possibly concurrently
-    /// with others, or by the first user that waits for it before such a thread has begun. A software driver has no
-    /// such threads: four of ten kernels that engines request there never run.
+    /// Returns the pipeline of a variant, which is compiled only once. A thread of the device compiles it, possibly
+    /// concurrently with others; the first user that waits for the pipeline compiles it if no thread has begun. A
+    /// software driver has no such threads: four of ten kernels that engines request there never run.
     ///
     /// # Errors
     /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Wrong`], with the kernel's name.
@@ -127,7 +127,7 @@ impl Gpu {
         self.pipelines.lock().expect("no holder of this lock panics")
     }
 
-    /// A kernel that is not compiled yet.
+    /// Creates the pipeline of a variant, not yet compiled.
     fn begin(&self, variant: &Variant) -> Result<Pipeline, GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
@@ -155,7 +155,7 @@ impl Gpu {
     }
 
     /// Refuses a variant that the driver computes incorrectly, whose level does not run here, or that relies on
-    /// subgroups of another size: it would compile and be wrong.
+    /// subgroups of another size and so would compile and be wrong.
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
         let kernel = variant.kernel.name;
         let (adapter, level, checks) = (self.info.name.clone(), self.level(), self.checks);
@@ -214,7 +214,7 @@ struct KernelText {
     wgsl: String,
     checks: Checks,
     cache: Option<wgpu::PipelineCache>,
-    /// Counters of the device, if this compilation counts in them.
+    /// Counters of the device; `None` if this compilation does not count.
     counts: Option<Arc<Counts>>,
 }
 

@@ -73,14 +73,15 @@ impl Gpu {
         Ok(outcome.get(read))
     }
 
-    /// Adds a timestamp before and after every dispatch of later submissions; false if the adapter has none.
+    /// Adds a timestamp before and after every dispatch of later submissions, if `on`. Returns false if the adapter
+    /// has no timestamps.
     pub fn time_dispatches(&self, on: bool) -> bool {
         self.time(if on { Timed::All } else { Timed::None })
     }
 
-    /// Enables timestamps of every compute pass of later submissions, from its first dispatch to its last; false if
-    /// the adapter has no timestamps. With timestamps of single dispatches nothing overlaps; inside a compute pass,
-    /// dispatches do.
+    /// Adds timestamps around every compute pass of later submissions, from its first dispatch to its last, if `on`.
+    /// Returns false if the adapter has no timestamps. Timestamps of single dispatches prevent overlap; inside a
+    /// compute pass, dispatches overlap.
     pub fn time_passes(&self, on: bool) -> bool {
         self.time(if on { Timed::Passes } else { Timed::None })
     }
@@ -110,8 +111,8 @@ impl Gpu {
         self.send(self.encode(pass)?)
     }
 
-    /// Encodes a pass, to be [sent](Self::send) later: nothing reaches the device yet, so that it can be done while other
-    /// work runs.
+    /// Encodes a pass, to be [sent](Self::send) later. Nothing reaches the device yet, so that the encoding can take
+    /// place while other work runs.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -175,7 +176,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Submits an encoded pass, or the rest of one. It reads data that was written before this call.
+    /// Submits an encoded pass, or the rest of one. The pass reads data that was written before this call.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -302,7 +303,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Returns a buffer with room for the parameters of `pass`, which are written when the pass is sent.
+    /// Returns a buffer that is large enough for the parameters of `pass`, which are written when the pass is sent;
+    /// `None` if the pass has no parameters.
     fn params_room(&self, scratch: &mut Scratch, pass: &Pass) -> Result<Option<Raw>, GpuError> {
         let bytes = pass.params.bytes.len() as u64;
         if bytes > 0 && scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
@@ -316,7 +318,7 @@ impl Gpu {
     }
 
     /// Submits commands that read `params`, and writes the missing parameters first. `scratch` stays locked
-    /// meanwhile, because another thread's parameters could replace these.
+    /// meanwhile, because another thread could replace the parameters.
     fn launch(
         &self,
         scratch: &mut Scratch,

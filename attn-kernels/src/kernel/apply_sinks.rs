@@ -27,7 +27,7 @@ params! {
 bindings! {
     /// Buffers of `apply_sinks`.
     pub struct ApplySinksBuffers(ApplySinksParams) {
-        /// Log-sum-exps, natural, `[rows, num_heads]`.
+        /// Log-sum-exps (natural logarithm), `[rows, num_heads]`.
         read lse: f32,
         /// Logits of the sinks, `[num_heads]`.
         read sinks: f32,

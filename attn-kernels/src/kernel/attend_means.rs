@@ -63,8 +63,8 @@ bindings! {
     }
 }
 
-/// Returns the number of rows of a workgroup, and the factor by which more lanes share a row than in
-/// [`paged_prefill`]. Queries and outputs of 32 channels leave an Apple M1 no registers for the means of four blocks.
+/// Returns the number of rows of a workgroup, and how many times as many lanes share a row as in [`paged_prefill`].
+/// Queries and outputs of 32 channels leave an Apple M1 no registers for the means of four blocks.
 const fn division(registers: Registers) -> (u32, u32) {
     match registers {
         Registers::Few => (32, 2),
@@ -72,7 +72,7 @@ const fn division(registers: Registers) -> (u32, u32) {
     }
 }
 
-/// Returns the variant for one cache shape and lanes with `registers`; blocks of `block` tokens.
+/// Returns the variant for one cache shape, blocks of `block` tokens and lanes with `registers`.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.

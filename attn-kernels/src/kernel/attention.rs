@@ -20,11 +20,11 @@ pub struct Attention {
     pub mask: Reach,
     /// Changes of scores before the softmax.
     pub logit: Logit,
-    /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
-    /// follows decode; after prefill comes `apply_sinks`.
+    /// Whether heads have attention sinks. If so, `paged_reduce` always follows decode and has one more binding,
+    /// `sinks`, as its last, and `apply_sinks` follows prefill.
     pub sinks: bool,
-    /// Whether prefill skips keys whose scores are far below the largest score of a row so far (BLASST): by tiles of 8 keys a
-    /// row, in matrices of 16 keys and 32 rows. `log_skip` of the parameters says how far.
+    /// Whether prefill skips keys whose scores are far below a row's largest score so far (BLASST). It skips 8 keys
+    /// of a row at a time, or with matrices 16 keys of 32 rows. `log_skip` of the parameters says how far below.
     pub skip: bool,
 }
 
@@ -34,8 +34,8 @@ pub enum Context {
     /// All keys, in the order of positions.
     #[default]
     Full,
-    /// Keys of listed blocks of this many tokens. The kernel has one more binding, the last, of lists `[count, blocks
-    /// ascending..]`.
+    /// Keys of listed blocks, which have this many tokens. The kernel has one more binding, as its last, for the
+    /// lists `[count, blocks ascending..]`.
     Blocks(u32),
     /// Listed single tokens, with lists as for blocks of one token (DSA); for `paged_decode` and `mla_decode`.
     Tokens,
@@ -60,8 +60,9 @@ pub enum Logit {
     Plain,
     /// Softcapped scores, `c * tanh(score / c)`, with `softcap` of the parameters as c.
     Softcap,
-    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, with slopes `[num_heads]` f32. With lists, the binding
-    /// of lists has the slopes before the lists, in `paged_reduce` too.
+    /// ALiBi: `score - slope * (p - k)` for a query at position p and a key at position k. The kernel has one more
+    /// binding, as its last, with slopes `[num_heads]` f32. If there are lists, their binding has the slopes before
+    /// the lists, in `paged_reduce` too.
     Alibi,
 }
 
@@ -71,7 +72,7 @@ pub(crate) const CONTEXT: OneOf<bool> =
 /// Whether lists follow the slopes of heads, in one buffer.
 pub(crate) const LISTS: OneOf<bool> =
     OneOf::new("lists", &[(false, "lists_first"), (true, "lists_after_slopes")]);
-/// Changes of scores, each with whether keys are listed.
+/// Change of scores before the softmax, and whether keys come from lists.
 pub(crate) const LOGIT: OneOf<(Logit, bool)> = OneOf::new(
     "logit",
     &[
@@ -115,7 +116,8 @@ impl Attention {
         Self { context: Context::Blocks(select_block), ..Self::default() }
     }
 
-    /// Lists options of variants, each with the beginning of its name and the types of caches it is listed for.
+    /// Lists options of variants, each with the beginning of the variants' names and the cache types for which they
+    /// are listed.
     pub(super) fn listed(sizes: &Sizes) -> [(&'static str, Self, &'static [KvDtype]); 10] {
         let of = |mask, logit| Self { mask, logit, ..Self::default() };
         let blocks = Self::blocks(sizes.select(64));
@@ -135,8 +137,8 @@ impl Attention {
         ]
     }
 
-    /// Names, caches and options of the listed variants of decode: the variants of [`listed`](Self::listed), codes, listed
-    /// tokens and the v0 layout.
+    /// Lists names, caches and options of variants of decode: those of [`listed`](Self::listed), and others for
+    /// codes, listed tokens and the v0 layout.
     pub(super) fn listed_decode(sizes: &Sizes) -> Vec<(String, KvShape, Self)> {
         let mut all = Vec::new();
         for (name, attention, types) in Self::listed(sizes) {
@@ -155,8 +157,8 @@ impl Attention {
         all
     }
 
-    /// Checks what variants over a cache of `shape` rely on, of kernels that load `run` keys at once: `paged_prefill` 8, with
-    /// matrices 16, others 1.
+    /// Checks the options for a cache of `shape` and a kernel that loads `run` keys at once: 8 in `paged_prefill`, 16
+    /// in its form with matrices, 1 in others.
     ///
     /// # Errors
     /// Selection blocks that are not whole blocks of the cache and whole loads, tokens where loads are of several, and a window
@@ -201,8 +203,8 @@ impl Attention {
         if self.logit == Logit::Alibi { variant.set(LISTS, true) } else { variant }
     }
 
-    /// Sets the import slots for the context and the logits, and adds the binding `slopes` if there are slopes alone, or
-    /// `selected` if there are lists; slopes of ALiBi precede them in that buffer.
+    /// Sets the import slots for the context and the logits, and adds a binding: `selected` if there are lists, else
+    /// `slopes` if there are slopes, else none. In `selected`, slopes of ALiBi precede the lists.
     ///
     /// # Panics
     /// As [`Self::order`].

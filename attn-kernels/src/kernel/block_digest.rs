@@ -72,10 +72,10 @@ pub fn dtype(cache: KvDtype) -> KvDtype {
     }
 }
 
-/// Reads digests of a [`dtype`].
+/// Module that reads digests of a [`dtype`].
 pub(crate) const READ: OneOf<KvDtype> =
     OneOf::new("digests", &[(KvDtype::F16, "digests_f16"), (KvDtype::F32, "digests_f32")]);
-/// Writes digests of a [`dtype`].
+/// Module that writes digests of a [`dtype`].
 const WRITE: OneOf<KvDtype> =
     OneOf::new("digests", &[(KvDtype::F16, "digests_write_f16"), (KvDtype::F32, "digests_write_f32")]);
 /// Kind of digest that a variant computes.
@@ -171,8 +171,8 @@ pub fn grid(params: &BlockDigestParams, shape: &KvShape) -> [u32; 3] {
     [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
 }
 
-/// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` blocks. A block may be
-/// named once in a dispatch; entries like [`BlockTokens::NONE`] name none.
+/// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` blocks. A dispatch may name
+/// a block at most once; entries like [`BlockTokens::NONE`] name none.
 ///
 /// # Errors
 /// A block outside the cache, or tokens that are none or more than a page holds.

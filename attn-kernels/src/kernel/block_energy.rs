@@ -37,7 +37,7 @@ params! {
         pub mean_stride: u32,
         /// Number of f32 from one query block's energies to the next.
         pub energy_stride: u32,
-        /// Factor on scores whose powers of two are then summed: `log2(e) / sqrt(head_dim)`.
+        /// Factor on scores before the sum of their powers of two: `log2(e) / sqrt(head_dim)`.
         pub scale: f32,
     }
 }
@@ -58,7 +58,7 @@ bindings! {
 /// Number of key blocks of a workgroup.
 const TILE: u32 = 64;
 
-/// Returns the variant for one cache shape; blocks of `block` tokens.
+/// Returns the variant for one cache shape and blocks of `block` tokens.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.

@@ -50,7 +50,7 @@ bindings! {
         /// Cuts of `mass_cut`, `[n, num_kv_heads]`: sort key and index of the last known block, then those of the
         /// last kept block.
         read cuts: [u32; 4],
-        /// Log-sum-exps, `[n, num_heads, stride]`, natural logarithm.
+        /// Log-sum-exps (natural logarithm), `[n, num_heads, stride]`.
         write lses: f32,
     }
 }
@@ -58,7 +58,7 @@ bindings! {
 /// Number of lanes of a workgroup. Each lane has a token.
 const LANES: u32 = 256;
 
-/// Returns the variant for one cache; a block is `select_block` tokens.
+/// Returns the variant for one cache and blocks of `select_block` tokens.
 ///
 /// # Panics
 /// When `select_block` is not a power of two and a multiple of the page size.

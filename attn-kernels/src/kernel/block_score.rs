@@ -17,8 +17,8 @@ kernel! {
     cases: crate::self_test::block_score::cases,
 }
 
-/// Lists the variant of these sizes in the documentation. Digests of caches of codes are like digests of f16 caches,
-/// except for bounds of int8 that f16 cannot hold.
+/// Lists the variants of these sizes for the documentation. Caches of codes need none of their own, because they have
+/// digests like f16 caches, except for bounds of int8 that f16 cannot hold.
 fn listed(sizes: &Sizes) -> Listed {
     let heads = sizes.num_heads;
     [("min_max", Digest::MinMax), ("mean", Digest::Mean)]
@@ -53,7 +53,8 @@ params! {
         pub score_stride: u32,
         /// Number of blocks at the start that are always selected.
         pub sink_blocks: u32,
-        /// Number of blocks at the end that are always selected. The block of the last token always is.
+        /// Number of blocks at the end that are always selected. The block of the last token is always selected, even
+        /// if this is 0.
         pub recent_blocks: u32,
         /// Flag: 1 if `recent_blocks` counts full blocks only (GSA of UCM).
         pub recent_full: u32,
@@ -61,7 +62,7 @@ params! {
         pub scale: f32,
         /// Positive infinity, as a parameter because WGSL cannot write it.
         pub infinity: f32,
-        /// Factor by which attention multiplies `q·k`, above 0. Bounds are of logits.
+        /// Factor above 0 by which attention multiplies `q·k`. Bounds are of logits, which include this factor.
         pub logit_scale: f32,
     }
 }
@@ -80,8 +81,8 @@ bindings! {
         /// Scores, `[n, sets, score_stride]`: +inf for the block of the last token, the largest f32 for the first sink_blocks and
         /// the last recent_blocks, -inf beyond the sequence.
         write scores: f32,
-        /// Bounds of each block, `[n, num_heads, score_stride, 2]`: logarithm of the largest sum of its exponentials, and
-        /// the rounding error of a logit in it.
+        /// Bounds of each block, `[n, num_heads, score_stride, 2]`: the logarithm of the largest sum that the block's
+        /// exponentials can have, and the rounding error of a logit in the block.
         write bounds: f32 = None,
     }
 }
@@ -123,8 +124,9 @@ fn heads_per_read(shape: &KvShape, num_heads: u32) -> u32 {
     heads_together(num_heads / shape.num_kv_heads, 4)
 }
 
-/// Returns the variant for one cache shape; [`Digest::MinMax`] scores by the upper bound of Quest and takes the largest
-/// of a set's heads, [`Digest::Mean`] by the mean key and adds them up. A block is `select_block` tokens.
+/// Returns the variant for one cache shape and blocks of `select_block` tokens. [`Digest::MinMax`] scores a block by
+/// Quest's upper bound and takes the largest score of a set's heads; [`Digest::Mean`] scores it by the mean key and
+/// adds the scores of the heads.
 ///
 /// # Panics
 /// When `select_block` is not a multiple of the page size.
@@ -145,9 +147,10 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     }
 }
 
-/// The variant of [`Digest::MinMax`] that also computes `[rows, num_heads, score_stride]` bounds of every query head. A bound
-/// is two f32: an upper bound of the natural logarithm of a block's sum of `e^logit`, rounding included, and the possible
-/// rounding error of a logit in the block, [`TERM_ERROR`] of the largest sizes that its terms may have.
+/// Returns the variant of [`Digest::MinMax`] that also computes a bound of every query head, `[rows, num_heads,
+/// score_stride]`. A bound is two f32. The first is an upper bound of the natural logarithm of a block's sum of
+/// `e^logit`, rounding included. The second is the possible rounding error of a logit in the block: [`TERM_ERROR`]
+/// times the largest sizes that its terms may have.
 ///
 /// # Panics
 /// As [`variant`].

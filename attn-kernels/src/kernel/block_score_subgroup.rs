@@ -22,9 +22,9 @@ fn listed(sizes: &Sizes) -> Listed {
     pages.into_iter().filter_map(|(dtype, pages)| Some((dtype, of(&pages)?))).collect()
 }
 
-/// Returns the counterpart of a variant of [`block_score`], for adapters whose subgroups all have as many lanes as a
-/// head has chunks of eight channels, or more. `None` for variants that the kernel does not serve: mean keys, bounds
-/// that are kept, blocks of several pages, and heads of other sizes.
+/// Returns the counterpart of a variant of [`block_score`], for adapters on which every subgroup has at least one
+/// lane for each chunk of eight channels of a head. Returns `None` for variants that the kernel does not serve: mean
+/// keys, bounds that are kept, blocks of several pages, and heads of other sizes.
 #[must_use]
 pub fn of(variant: &Variant) -> Option<Variant> {
     let head_dim = variant.get(slot::HEAD_DIM)?;

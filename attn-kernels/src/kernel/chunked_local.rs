@@ -11,7 +11,7 @@ const LAUNCH: Launch = Launch("chunked_local");
 /// The rows of a request in one chunk, and the keys that they may attend to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VirtualBatch {
-    /// Number of rows: consecutive ones of the request, up to the row of the last key.
+    /// Number of consecutive rows of the request, up to the row of the last key.
     pub rows: u32,
     /// Number of keys, from the chunk's first token on.
     pub keys: u32,
@@ -49,7 +49,8 @@ pub fn virtual_batches(
     Ok(batches)
 }
 
-/// Block tables of the batches, `[batches, chunk / block_size]`: entries of `table`, past its end its last one.
+/// Returns the block tables of the batches, `[batches, chunk / block_size]`: entries of `table`, with its last entry
+/// in place of those past its end.
 ///
 /// # Panics
 /// When `table` is empty and there are batches.

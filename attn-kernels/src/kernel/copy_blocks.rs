@@ -25,7 +25,7 @@ params! {
 bindings! {
     /// Buffers of `copy_blocks`.
     pub struct CopyBlocksBuffers(CopyBlocksParams) {
-        /// Source and destination, `[n]`.
+        /// Source block and destination block of each copy, `[n]`.
         read pairs: BlockCopy,
         /// Blocks of `block_quads` times 16 bytes, keys or values of any layout that keeps a block together.
         write cache: KvWord,
@@ -40,7 +40,7 @@ pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
 }
 
-/// 16-byte units of a block of one buffer.
+/// Number of 16-byte units of a block in one buffer.
 #[must_use]
 pub fn block_quads(shape: &KvShape) -> u32 {
     u32::try_from(shape.block_bytes() / 16).expect("a block is far smaller than 64 GiB")

@@ -53,7 +53,7 @@ pub enum LaunchError {
         /// Maximum that is allowed.
         limit: u64,
     },
-    /// A value is zero that must not be zero.
+    /// A value that must not be zero is zero.
     #[error("{kernel}: {what} is 0")]
     Zero {
         /// The kernel.
@@ -110,8 +110,8 @@ impl Launch {
         Err(LaunchError::EntryOverLimit { kernel: self.0, what, entry, value, limit })
     }
 
-    /// Checks that the block table which begins at entry `table` of `tables` has the blocks of tokens `first` until
-    /// before `end`, of `block_size` tokens each. `entry` names the row, tile or span in the error.
+    /// Checks that a block table covers the tokens from `first` until before `end`. The table begins at entry `table`
+    /// of `tables`, and its blocks have `block_size` tokens. `entry` names the row, tile or span in the error.
     pub(crate) fn tokens(
         self,
         entry: usize,

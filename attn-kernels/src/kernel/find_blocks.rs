@@ -35,7 +35,7 @@ params! {
         pub first_list: u32,
         /// Number of query heads of a KV head that must keep a block: see [`Vote::votes`].
         pub votes: u32,
-        /// Number of units for a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
+        /// Number of units for a mass of 1: a power of two that keeps the mass of a query block below 2^31 units.
         pub units: f32,
     }
 }
@@ -55,9 +55,9 @@ bindings! {
 /// Number of lanes of a workgroup.
 pub(super) const LANES: u32 = 256;
 
-/// Number of lanes of a workgroup on a software driver, whose barriers switch between subgroups: lists of 32 query
-/// heads take 6 ms on lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops
-/// of long contexts would go beyond the 65,535 turns after which such a driver ends a lane.
+/// Number of lanes of a workgroup on a software driver, where barriers switch between subgroups. On lavapipe, lists
+/// of 32 query heads take 6 ms in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops
+/// over long contexts would exceed the 65,535 iterations after which such a driver ends a lane.
 pub(super) const SOFTWARE_LANES: u32 = 32;
 
 /// Rule by which the query heads of a KV head agree on blocks.
@@ -89,8 +89,8 @@ pub fn units(rows: u32) -> f32 {
     (1_u32 << 30) as f32 / rows.next_power_of_two() as f32
 }
 
-/// Returns the variant for `group` query heads a KV head. Its prefix sums stay in workgroup memory: with prefix sums of
-/// subgroups an NVIDIA driver (580.159.04) gave wrong places.
+/// Returns the variant for `group` query heads per KV head. Its prefix sums stay in workgroup memory, because an
+/// NVIDIA driver (580.159.04) computed wrong positions with prefix sums of subgroups.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     with_lanes(group, LANES)
@@ -102,7 +102,7 @@ pub fn software(group: u32) -> Variant {
     with_lanes(group, SOFTWARE_LANES).for_software()
 }
 
-/// The kernel for a device.
+/// Returns the variant that suits a device.
 #[must_use]
 pub fn best(profile: &DeviceProfile, group: u32) -> Variant {
     let software = software(group);

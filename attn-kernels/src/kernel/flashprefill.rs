@@ -11,7 +11,8 @@ use super::keep_blocks::KeepBlocksParams;
 use super::{KvShape, LaunchError};
 use std::ops::Range;
 
-/// Queries of a chunk, the last positions of its sequence, and the key blocks before each of them.
+/// A chunk of queries at the last positions of its sequence, for which key blocks before each query block are
+/// selected.
 ///
 /// The grid of query blocks is that of the key blocks, however a prompt was cut into chunks. A query block's own keys are
 /// not scored: it keeps its own block, and every block before is full.
@@ -29,7 +30,7 @@ pub struct FlashPrefill {
     pub kv_len: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
-    /// Number of tokens of a block, a power of two of pages.
+    /// Number of tokens of a block: a power of two times the tokens of a page.
     pub block: u32,
     /// Fraction of the largest energy that a block must reach.
     pub alpha: f32,
@@ -67,7 +68,7 @@ impl FlashPrefill {
         (self.kv_len - self.q_len) % self.block
     }
 
-    /// f32 of `means`, and of `energies` for `query_blocks` query blocks at a time.
+    /// Number of f32 of `means`, and of `energies` for `query_blocks` query blocks at a time.
     #[must_use]
     pub fn scratch_lens(&self, shape: &KvShape, query_blocks: u32) -> [usize; 2] {
         let [means, energies] =
@@ -76,8 +77,8 @@ impl FlashPrefill {
         [means * blocks, energies * blocks]
     }
 
-    /// Returns the query blocks of each round of dispatches: as many as keep `energies` within `most` f32, and at
-    /// least one.
+    /// Returns the query blocks of each round of dispatches. A round has as many as keep `energies` within `most`
+    /// f32, but at least one.
     pub fn rounds(&self, most: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = most / (self.num_heads as usize * self.mean_stride() as usize).max(1);

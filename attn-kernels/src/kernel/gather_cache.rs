@@ -45,8 +45,8 @@ params! {
 bindings! {
     /// Buffers of `gather_cache`.
     pub struct GatherCacheBuffers(GatherCacheParams) {
-        /// Spans, `[n]` of first key in the order of attention, KV length, first row of the output, first entry of the block
-        /// table; without lists, keys are in order of position.
+        /// Spans, `[n]`: first key in the order of attention, KV length, first row of the output, first entry of the
+        /// block table. Without lists, the order of attention is that of positions.
         read spans: [u32; 4],
         /// Cache of keys, in the layout of `KvShape`.
         read k_cache: KvWord,

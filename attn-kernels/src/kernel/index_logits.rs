@@ -47,7 +47,7 @@ bindings! {
         read rows: KeyRow,
         /// Weights of heads, `[rows, num_heads]`, with the scales of queries and all norms folded in.
         read gates: f32,
-        /// Logits, `[n, logit_stride]`, column 0 is key 0 of the sequence; -inf where the row sees no key.
+        /// Logits, `[n, logit_stride]`. Column 0 is key 0 of the sequence; keys that the row does not see get -inf.
         write logits: f32,
     }
 }
@@ -55,7 +55,8 @@ bindings! {
 /// Format of cached index keys, which have one head per token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IndexKeys {
-    /// fp8 e4m3 with one scale per key: pages of `page` tokens' codes, `head_dim` bytes per token, then their f32 scales.
+    /// fp8 e4m3 with one scale per key. A page has the codes of `page` tokens, `head_dim` bytes per token, and then
+    /// their f32 scales.
     Fp8 {
         /// Number of channels of a key, a multiple of 8.
         head_dim: u32,
@@ -70,7 +71,7 @@ impl IndexKeys {
     /// Keys of DeepSeek V3.2, as published.
     pub const PUBLISHED: Self = Self::Fp8 { head_dim: 128, page: 64 };
 
-    /// Channels of a key, and tokens of a page.
+    /// Number of channels of a key, and number of tokens of a page.
     #[must_use]
     pub fn head_dim_and_page(&self) -> (u32, u32) {
         match self {

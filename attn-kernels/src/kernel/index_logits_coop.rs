@@ -44,7 +44,7 @@ pub fn serves(keys: &IndexKeys) -> bool {
     typed && head_dim.is_multiple_of(16) && head_dim <= 16 * QUERIES
 }
 
-/// Whether keys are in the published pages of fp8; else in f16.
+/// Whether keys are fp8 in the published pages; otherwise, they are f16.
 pub(crate) const PUBLISHED: OneOf<bool> =
     OneOf::new("k", &[(false, "k_coop_f16"), (true, "k_coop_index_fp8")]);
 /// Number of tiles of heads.
@@ -81,8 +81,8 @@ pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
 }
 
-/// The best kernel for one kind of keys: this one if the device runs it and it serves them, else `index_logits`. Both take
-/// the same bindings, parameters and rows.
+/// The best kernel for one kind of keys: `index_logits_coop` if it serves the keys and the device runs it, else
+/// `index_logits`. Both take the same bindings, parameters and rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexKernel {
     keys: IndexKeys,
@@ -90,7 +90,8 @@ pub struct IndexKernel {
 }
 
 impl IndexKernel {
-    /// Chooses on a device whose results may be rounded to f16, if its profile says [so](DeviceProfile::rounded).
+    /// Chooses the kernel for `keys` on a device. The profile says whether [results may be rounded to
+    /// f16](DeviceProfile::rounded).
     #[must_use]
     pub fn new(keys: IndexKeys, profile: &DeviceProfile) -> Self {
         Self { keys, coop: serves(&keys) && profile.runs(&variant(&keys)) }

@@ -8,14 +8,14 @@ use crate::slot::OneOf;
 /// Order of the elements of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KvLayout {
-    /// The engine's layout: K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8, V
-    /// `[num_blocks, num_kv_heads, block_size, head_dim]`.
+    /// The engine's layout: K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` and V `[num_blocks,
+    /// num_kv_heads, block_size, head_dim]`. The group size `x` is 8 for codes, and `16 / bytes` for wider types.
     #[default]
     Native,
-    /// The layout of the PagedAttention paper and of early vLLM: values have their tokens last, V `[num_blocks, num_kv_heads,
-    /// head_dim, block_size]`; K is as in the engine's, but codes are in groups of 8. int8 has its scales after the codes of
-    /// a block and head in both. Supported by `cache_write`, `gather_cache`, `masked_attention`, `paged_decode` without
-    /// matrices and `paged_prefill`.
+    /// The layout of the PagedAttention paper and of early vLLM. V has its tokens last, `[num_blocks, num_kv_heads,
+    /// head_dim, block_size]`; K is as in the engine's layout, with codes in groups of 8. In both K and V, int8 has
+    /// its scales after the codes of a block and head. Supported by `cache_write`, `gather_cache`,
+    /// `masked_attention`, `paged_decode` without matrices and `paged_prefill`.
     V0,
     /// The layout of FlashAttention's paged kernels and of vLLM's `reshape_and_cache_flash`, K and V `[num_blocks,
     /// block_size, num_kv_heads, head_dim]`, to exchange caches with other programs. Supported by `cache_write` and
@@ -90,13 +90,13 @@ impl KvShape {
         (self.layout, self.dtype)
     }
 
-    /// Neighbouring elements of a key in the K cache: 16 bytes, of codes 8.
+    /// Number of neighbouring elements of a key in the K cache: 8 codes, or 16 bytes of a wider type.
     #[must_use]
     pub fn key_chunk(&self) -> usize {
         if self.dtype == KvDtype::F32 { 4 } else { 8 }
     }
 
-    /// Bytes of one block in one of the two buffers.
+    /// Size of one block in one of the two buffers, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         let scales = if self.dtype == KvDtype::Int8 { size_of::<f32>() } else { 0 };

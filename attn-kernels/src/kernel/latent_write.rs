@@ -44,7 +44,7 @@ bindings! {
         read kv: f32,
         /// Slots of rows in the cache, `[rows]`; -1 skips a row.
         read slots: i32,
-        /// Cache of latents: `latent + rope` elements a slot, with codes also their scales.
+        /// Cache of latents. A slot has `latent + rope` elements, and their scales if they are codes.
         write latents: KvWord,
     }
 }

@@ -28,7 +28,7 @@ bindings! {
     pub struct ListCountsBuffers(ListCountsParams) {
         /// Lists of `list_stride` u32: count, blocks.
         read lists: u32,
-        /// Spans, `[n]`: first list, lists.
+        /// Spans, `[n]`: first list, number of lists.
         read spans: ListSpan,
         /// Counts, `[n]` from `first` on.
         write counts: u32,

@@ -35,14 +35,15 @@ impl LseMergeParams {
 bindings! {
     /// Buffers of `lse_merge`.
     pub struct LseMergeBuffers(LseMergeParams) {
-        /// Attention to the second set, `[rows, head_dim]`; a row is one head of one query.
+        /// Attention to the second set of keys, `[rows, head_dim]`; a row is one head of one query.
         read b_out: f32,
-        /// Log-sum-exps of `b`, natural, `[rows]`.
+        /// Log-sum-exps (natural logarithm) of `b`, `[rows]`.
         read b_lse: f32,
-        /// Output, `[rows, head_dim]`: before the dispatch, attention to the first set; after it, to both.
+        /// Output, `[rows, head_dim]`: before the dispatch, attention to the first set of keys; after it, to both
+        /// sets.
         write a_out: f32,
-        /// Log-sum-exps of the output (natural logarithm), `[rows]`: before the dispatch, of the first set; after it,
-        /// of both.
+        /// Log-sum-exps of the output (natural logarithm), `[rows]`: before the dispatch, over the first set of keys;
+        /// after it, over both sets.
         write a_lse: f32,
     }
 }
@@ -59,7 +60,7 @@ pub fn variant(head_dim: u32) -> Variant {
     of_head_dim(&KERNEL, head_dim)
 }
 
-/// A kernel whose workgroups go over rows as this one's do, for one head size.
+/// Returns the variant, for one head size, of a kernel that divides rows among workgroups as `lse_merge` does.
 pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
     assert!(
         head_dim.is_multiple_of(4) && (4..=4 * WG).contains(&head_dim),
@@ -75,7 +76,7 @@ pub fn grid(params: &LseMergeParams, head_dim: u32) -> [u32; 3] {
     row_grid(params.rows, head_dim)
 }
 
-/// Number of workgroups of a kernel with `rows` rows that divides its work as this one does.
+/// Number of workgroups for `rows` rows of a kernel that divides rows among workgroups as `lse_merge` does.
 pub(super) fn row_grid(rows: u32, head_dim: u32) -> [u32; 3] {
     super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
 }

@@ -74,7 +74,8 @@ pub fn slack(lanes: Lanes) -> f32 {
 /// Number of blocks whose dropped mass one share holds.
 pub const RUN: u32 = 1024;
 
-/// Shares of a row and head of at most `blocks` blocks: the kept one, and one for each [`RUN`] blocks.
+/// Number of shares of a row and head with at most `blocks` blocks: one of what is kept, and one for each [`RUN`]
+/// blocks.
 #[must_use]
 pub const fn share_stride(blocks: u32) -> u32 {
     1 + blocks.div_ceil(RUN)

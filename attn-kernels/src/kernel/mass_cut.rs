@@ -66,9 +66,9 @@ pub const ALL: u32 = 2;
 /// Flag that writes the lists.
 pub const LIST: u32 = 4;
 
-/// Flags of the rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown
-/// to a share of `1 - mass`, so bounds that exceed the mass of blocks by n nats take about `n / ln(1 / (1 - mass))`
-/// rounds. If that is more than the maximum, the last round knows all keys.
+/// Flags of the rounds of a selection; `block_lse` runs before each round. A round that adds blocks lowers the
+/// unknown mass to a share of `1 - mass`, so bounds that exceed the mass of blocks by n nats take about `n / ln(1 /
+/// (1 - mass))` rounds. If that is more than the maximum, the last round knows all keys.
 pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 
 /// Returns the variant for `group` query heads per KV head.

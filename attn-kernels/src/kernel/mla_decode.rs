@@ -19,8 +19,8 @@ kernel! {
     cases: crate::self_test::mla_decode::cases,
 }
 
-/// Variants for the 128 heads of DeepSeek V3 with heads of 128 elements, smaller in proportion, and for the latents
-/// of V4 over two caches.
+/// Lists variants for the 128 heads of DeepSeek V3 over one and two caches, and for the latents of V4 over two
+/// caches. Latents are smaller in proportion if heads have fewer than 128 elements.
 fn listed(sizes: &Sizes) -> Listed {
     Registers::listed(|registers| {
         let mut all = Listed::new();
@@ -52,7 +52,7 @@ params! {
         pub partition_size: u32,
         /// Flag: 1 if `paged_reduce` follows; 0 if there is one partition and no sinks, so that `partial` is the output.
         pub reduced: u32,
-        /// Factor on scores, usually one over the root of the head size before absorption.
+        /// Factor on scores, usually `1 / sqrt(d)` with the head size d before absorption.
         pub scale: f32,
         /// Number of entries from one list of selected blocks, or of slots of the window, to the next.
         pub list_stride: u32,
@@ -60,7 +60,8 @@ params! {
         pub first_row: u32,
         /// Number of entries from one list of compressed slots to the next.
         pub compressed_stride: u32,
-        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if it attends all keys.
+        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if the dispatch
+        /// attends all keys.
         pub first_key: u32,
         /// Number of keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
@@ -70,25 +71,29 @@ params! {
 bindings! {
     /// Buffers of `mla_decode`.
     pub struct MlaDecodeBuffers(MlaDecodeParams) {
-        /// Queries, rows of `q_stride` f32, `[num_heads, latent + rope]`: through the key projection, then their rope part.
+        /// Queries, rows of `q_stride` f32, `[num_heads, latent + rope]`: the part that has passed through the key
+        /// projection, then the rope part.
         read q: f32,
-        /// Cache of latents, rows of `latent + rope` elements: the key is the whole, the value the first `latent`.
+        /// Cache of latents, rows of `latent + rope` elements. A whole row is the key, and its first `latent`
+        /// elements are the value.
         read latents: KvWord,
-        /// Block tables, over one cache.
+        /// Block tables, in variants over one cache.
         read tables: PhysicalBlock = None,
-        /// Second cache, of compressed entries, over two caches.
+        /// Second cache, with compressed entries, in variants over two caches.
         read compressed: KvWord = None,
-        /// Rows, `[first_row + n]`; over two caches [`SlotRow`](crate::rows::SlotRow)s.
+        /// Rows, `[first_row + n]`; in variants over two caches, they are [`SlotRow`](crate::rows::SlotRow)s.
         read rows: DecodeRow,
         /// Outputs of partitions, `[n, num_heads, max_partitions, latent]`, unnormalised where a reduction follows.
         write partial: f32,
         /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
         write stats: [f32; 2],
-        /// Lists of selected blocks or tokens: each its count, then that many in ascending order.
+        /// Lists of selected blocks or tokens: count, then ascending blocks or tokens.
         read selected: u32 = None,
-        /// Slots of the first cache, over two caches: a list of `list_stride` for each row from `first_row` on.
+        /// Slots of the first cache, in variants over two caches: a list of `list_stride` entries for each row from
+        /// `first_row` on.
         read window_slots: u32 = None,
-        /// Slots of the second cache, over two caches: a list of `compressed_stride` for each row from `first_row` on.
+        /// Slots of the second cache, in variants over two caches: a list of `compressed_stride` entries for each row
+        /// from `first_row` on.
         read compressed_slots: u32 = None,
     }
 }
@@ -122,11 +127,11 @@ impl From<&MlaDecodeParams> for PagedReduceParams {
     }
 }
 
-/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; after the 8-bit codes of a token are two f32
-/// scales, of the latent and of the rope part, or the scales that `plain` describes.
+/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`. After the 8-bit codes of a token come two
+/// f32 scales, of the latent and of the rope part, or the scales that `plain` describes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatentShape {
-    /// Number of elements of a value, the first of the key: a multiple of 8 up to 512.
+    /// Number of elements of a value, which are the first elements of its key: a multiple of 8 up to 512.
     pub latent: u32,
     /// Number of elements of a key after the latent, a multiple of 8; may be 0.
     pub rope: u32,
@@ -155,7 +160,7 @@ impl LatentShape {
         self.width() as usize * self.dtype.bytes() as usize + self.plain as usize + scales
     }
 
-    /// Bytes of one block.
+    /// Size of one block, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         self.block_size as usize * self.token_bytes()
@@ -302,7 +307,8 @@ struct Division {
 }
 
 impl Division {
-    /// Division whose values stay in the registers of a lane: four heads of 16 channels, queries and outputs, take 128.
+    /// Returns a division whose values fit into the registers of a lane. Queries and outputs of four heads of 16
+    /// channels take 128 registers.
     const fn of(registers: Registers) -> Self {
         match registers {
             Registers::Few => Self { heads: 8, channels: 8, ahead: [2, 1], piece: [16, 32], steady: 1 },
@@ -311,8 +317,8 @@ impl Division {
     }
 }
 
-/// Returns the variant over one cache of `shape` and `num_heads` query heads, for lanes with `registers`. Of `attention`
-/// the context counts; heads share their lists. There is one text for baseline and subgroup level.
+/// Returns the variant over one cache of `shape` and `num_heads` query heads, for lanes with `registers`. Of
+/// `attention`, only the context matters; heads share their lists. Baseline and subgroup level have the same text.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.

@@ -114,8 +114,8 @@ pub fn grid(params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
     [params.partitions(), params.num_heads / HEADS, rows]
 }
 
-/// The best kernel for one cache and number of query heads: this one if the device runs it and it serves them, else
-/// `mla_decode`. Both take the same bindings, parameters and rows, so they can be exchanged.
+/// The best kernel for one cache and number of query heads: `mla_decode_coop` if it serves them and the device runs
+/// it, else `mla_decode`. Both take the same bindings, parameters and rows, so they can be exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MlaKernel {
     shape: LatentShape,
@@ -125,8 +125,8 @@ pub struct MlaKernel {
 }
 
 impl MlaKernel {
-    /// Chooses for one cache on a device whose results may be rounded to f16, if its profile says
-    /// [so](DeviceProfile::rounded).
+    /// Chooses the kernel for a cache of `shape` on a device. The profile says whether [results may be rounded to
+    /// f16](DeviceProfile::rounded).
     #[must_use]
     pub fn new(shape: &LatentShape, num_heads: u32, profile: &DeviceProfile) -> Self {
         let coop = serves(shape, num_heads) && profile.trusts(&KERNEL, Level::Coop, shape.dtype);

@@ -18,7 +18,7 @@ kernel! {
     cases: crate::self_test::paged_decode::cases,
 }
 
-/// The variants for lanes that share keys in each of the ways that `lanes` says for a cache.
+/// Lists the variants for each cache and for each of the forms that `lanes` returns for the cache.
 pub(super) fn listed_by(sizes: &Sizes, lanes: impl Fn(&KvShape) -> Vec<Lanes>) -> Listed {
     let mut all = Listed::new();
     for (part, shape, attention) in Attention::listed_decode(sizes) {
@@ -53,14 +53,15 @@ pub enum Lanes {
     Subgroup(u32),
     /// A workgroup is one subgroup of this many lanes: for software drivers, on which barriers switch between subgroups.
     Alone(u32),
-    /// Cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed tokens.
+    /// Lanes multiply cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16.
+    /// This form takes no listed tokens.
     Matrices,
 }
 
 impl Lanes {
-    /// Chooses the fastest form of `paged_decode` for `num_heads` query heads over a cache of this shape, in a step whose
-    /// rows attend `keys` keys in all. A `profile` at [`Level::Coop`] stands for a device that runs [`Self::Matrices`], and
-    /// for results that may be rounded so.
+    /// Chooses the fastest form of `paged_decode` for `num_heads` query heads over a cache of this shape, in a step
+    /// whose rows attend `keys` keys in all. A `profile` at [`Level::Coop`] means that the device runs
+    /// [`Self::Matrices`] and that results may be rounded to f16.
     #[must_use]
     pub fn of(profile: &DeviceProfile, shape: &KvShape, num_heads: u32, keys: u64) -> Self {
         // On an H200 a third less time for eight heads a KV head. For up to four in fp8 a step has a long way of its own, so that
@@ -167,8 +168,9 @@ impl Default for PagedDecodeParams {
 /// Maximum number of keys of a row for which [`Lanes::Matrices`] may attend one step of keys per partition.
 pub(crate) const SHORT: u32 = 64 * paged_decode_coop::KEYS;
 
-/// Minimum number of keys of a partition, in a step whose longest row has `longest` keys: the keys that a workgroup attends at a
-/// time. By matrices it is one step of them if a row makes up to 64 partitions of that, and up to four steps for longer rows.
+/// Minimum number of keys of a partition, in a step whose longest row has `longest` keys: the keys that a workgroup
+/// attends at a time. With matrices, this is one step of keys if the longest row has at most 64 such partitions, and
+/// up to four steps for longer rows.
 #[must_use]
 pub fn tile(shape: &KvShape, lanes: Lanes, longest: u32) -> u32 {
     match lanes {
@@ -234,7 +236,8 @@ const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "keys_apart"), (true, "
 /// Whether lists name tokens.
 const TOKENS: OneOf<bool> = OneOf::new("places", &[(false, "places_blocks"), (true, "places_tokens")]);
 
-/// Codes take more arithmetic per byte, so loads of two keys, and of several chunks, at once pay.
+/// Returns the choices that only `Lanes::Workgroup` has. Codes take more arithmetic per byte, so it pays to load two
+/// keys, and several chunks, at once.
 fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
     let tokens = context == Context::Tokens;
     let (paired, max_ahead) = match shape.dtype.is_code() {

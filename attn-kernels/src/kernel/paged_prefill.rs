@@ -100,9 +100,9 @@ params! {
         pub k_scale: f32,
         /// Scale of values in fp8.
         pub v_scale: f32,
-        /// Number of keys of a part, a multiple as for `first_key`. The grid has one part per workgroup along z, each
-        /// with its own output, and [`prefill_reduce`](super::prefill_reduce) merges them. By default, one part has
-        /// all keys.
+        /// Number of keys of a part, a multiple of 8, or of 16 for `paged_prefill_coop`. The grid has one part per
+        /// workgroup along z, each with its own output, and [`prefill_reduce`](super::prefill_reduce) merges them. By
+        /// default, one part has all keys.
         pub part_keys: u32,
         /// Number of rows of `out` and `lse` between successive parts.
         pub part_rows: u32,
@@ -128,7 +128,8 @@ bindings! {
         read tiles: Tile,
         /// Output, `[rows, num_heads, head_dim]`; with several parts, their outputs one after the other.
         write out: f32,
-        /// Log-sum-exps, `[rows, num_heads]`, natural log; with several parts, those of each one after the other.
+        /// Log-sum-exps (natural logarithm), `[rows, num_heads]`; with several parts, those of the parts one after
+        /// the other.
         write lse: f32,
         /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks. With ALiBi, they follow its
         /// slopes.
@@ -139,7 +140,7 @@ bindings! {
 }
 
 impl Default for PagedPrefillParams {
-    /// All keys in one part, no window, no lists. Heads, stride and scale are to be set.
+    /// Parameters with all keys in one part, no window and no lists. The caller sets heads, stride and scale.
     fn default() -> Self {
         Self {
             neg_inf: f32::NEG_INFINITY,
@@ -157,9 +158,9 @@ impl Default for PagedPrefillParams {
 pub enum KeyLoads {
     /// Every lane reads the same address: one broadcast load on GPUs.
     Uniform,
-    /// Eight lanes read a word each and broadcast it in the subgroup, except codes: for software drivers, which run
-    /// each lane's load separately. Loops over keys are not unrolled, since their compilers take far longer than the
-    /// text grows.
+    /// Eight lanes read a word each and broadcast it in the subgroup, except for codes. This is for software drivers,
+    /// which run each lane's load separately. Loops over keys are not unrolled, because the compile time of these
+    /// drivers would grow far more than the text.
     Broadcast,
 }
 
@@ -214,9 +215,9 @@ pub fn heads_per_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
     }
 }
 
-/// Number of elements of the heads that a lane of [`KeyLoads::Broadcast`] serves. llvmpipe's compiler takes more than
-/// in proportion to them, and runs them faster: of two heads of 128, compiled in 6 s, 1,024 rows take 0.14 s; of
-/// four, in 20 s, 0.10 s.
+/// Number of elements of the heads that a lane of [`KeyLoads::Broadcast`] serves. With more elements, llvmpipe
+/// compiles disproportionately longer, and runs faster: two heads of 128 are compiled in 6 s, and 1,024 rows take
+/// 0.14 s; four heads are compiled in 20 s, and the rows take 0.10 s.
 const SOFTWARE_ELEMENTS: u32 = 256;
 
 /// Type of keys that lanes broadcast to each other, if they do.

@@ -37,11 +37,12 @@ const SUBGROUPS: u32 = 4;
 /// Number of query rows that a workgroup serves.
 pub const TILE_ROWS: u32 = 32 * SUBGROUPS;
 
-/// Head size above which two subgroups share the rows of one, so that their registers hold queries and output.
+/// Head size above which two subgroups share rows that otherwise one serves, so that their registers hold queries and
+/// output.
 const WIDE: u32 = 128;
 
-/// Whether the kernel serves caches of this shape on a device: all types but f32, head sizes that are multiples of 16 up to
-/// 256. Those of more than 128 need two matrices along the rows of a subgroup, and twice the lanes.
+/// Whether the kernel serves caches of this shape on a device: all types but f32, head sizes that are multiples of 16
+/// up to 256. Head sizes above 128 need two matrices along the rows of a subgroup, and twice the lanes.
 #[must_use]
 pub fn serves(shape: &KvShape, profile: &DeviceProfile) -> bool {
     let halves = halves(shape);
@@ -52,12 +53,12 @@ pub fn serves(shape: &KvShape, profile: &DeviceProfile) -> bool {
         })
 }
 
-/// Whether some device serves the shape.
+/// Whether the kernel serves the shape on some device.
 fn is_formed(shape: &KvShape) -> bool {
     shape.dtype != KvDtype::F32 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 2 * WIDE
 }
 
-/// Number of subgroups that share the rows of one.
+/// Number of subgroups that share rows: 1 for heads of up to 128 elements, 2 for larger ones.
 fn halves(shape: &KvShape) -> u32 {
     shape.head_dim.div_ceil(WIDE)
 }
@@ -71,9 +72,9 @@ pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
         ((KvLayout::Native, KvDtype::Int8), "kv_coop_int8"),
     ],
 );
-/// Number of subgroups that share the rows of one.
+/// Number of subgroups that share rows: 1 or 2.
 pub(crate) const HALVES: Number = Number("HALVES");
-/// Whether all keys count.
+/// Whether no keys are skipped.
 const PLAIN: Flag = Flag("PLAIN");
 
 /// Returns the variant for one cache shape.

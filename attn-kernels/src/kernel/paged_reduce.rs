@@ -84,7 +84,7 @@ pub(crate) const SINKS: OneOf<bool> = OneOf::new("sinks", &[(false, "sinks_none"
 /// Binding of the sinks.
 const SINKS_AT: Number = Number("SINKS");
 
-/// The kernel for a cache of one shape, after an attention.
+/// Function that returns the variant for one cache shape and the options of the attention before it.
 type Form = fn(&KvShape, &Attention) -> Variant;
 
 /// Returns the variant for one head size, after `paged_decode` of the same `attention`.

@@ -35,11 +35,11 @@ bindings! {
     pub struct PrefillReduceBuffers(PrefillReduceParams) {
         /// Attention to the keys of each part, `[parts, part_rows, head_dim]`.
         read part_out: f32,
-        /// Log-sum-exps of the parts, natural, `[parts, part_rows]`.
+        /// Log-sum-exps (natural logarithm) of the parts, `[parts, part_rows]`.
         read part_lse: f32,
         /// Attention to all keys, `[*, head_dim]`.
         write out: f32,
-        /// Log-sum-exps of the output, natural, `[*]`.
+        /// Log-sum-exps (natural logarithm) of the output, `[*]`.
         write lse: f32,
     }
 }

@@ -28,7 +28,7 @@ params! {
         pub first_row: u32,
         /// First row that holds a real query.
         pub real_first: u32,
-        /// Row after the last that does.
+        /// Row after the last one that holds a real query.
         pub real_end: u32,
         /// Column at the position of row 0.
         pub key_start: u32,

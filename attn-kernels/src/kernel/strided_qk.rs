@@ -68,7 +68,7 @@ pub fn part(columns: u32) -> u32 {
     columns.min(TILE)
 }
 
-/// Columns of a part.
+/// Number of columns of a part.
 pub(crate) const PART: Number = Number("PART");
 
 /// Returns the variant for one cache shape; blocks of `block` tokens.
@@ -96,14 +96,14 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
         .set(super::KEYS, shape.stored())
 }
 
-/// Workgroups for a dispatch with these parameters, by stride.
+/// Function that returns the workgroups of a dispatch, by its parameters and its stride.
 pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
 
 /// The kernels that score chunks on one device, with their grid.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scorer {
-    /// `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
+    /// Scoring kernel: `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
     pub scores: Variant,
     /// Function that returns the workgroups of the scoring kernel.
     pub grid: Grid,

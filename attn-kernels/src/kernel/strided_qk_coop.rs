@@ -18,7 +18,7 @@ kernel! {
     cases: crate::self_test::xattn::strided_qk,
 }
 
-/// Rows and columns of a workgroup's tile.
+/// Number of rows, and of columns, of a workgroup's tile.
 const TILE: [u32; 2] = [128, 256];
 
 /// Whether the kernel serves this shape, stride and block: f16 keys, head sizes that are multiples of 16, strides that are

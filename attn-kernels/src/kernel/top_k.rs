@@ -47,7 +47,7 @@ params! {
         pub out_stride: u32,
         /// Number of equal lists per row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
         pub copies: u32,
-        /// Number of tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
+        /// Number of tokens of a page of [`Transform::Paged`]; with 1, the entries of the table are slots.
         pub page_size: u32,
     }
 }
@@ -99,15 +99,15 @@ pub(crate) const TRANSFORM: OneOf<Transform> = OneOf::new(
 pub(crate) const LISTS: OneOf<bool> = OneOf::new("out", &[(false, "out_positions"), (true, "out_list")]);
 
 /// Number of lanes of a workgroup with subgroups, twice the WebGPU limit. On an H200, 64 rows of 131,072 scores take
-/// 54 us in place of 63; 1,024 lanes 61.
+/// 54 us in place of 63; with 1,024 lanes, they take 61 us.
 pub const LANES: u32 = 512;
 
 /// Maximum number of scores of a row: the kernel's one workgroup goes through them some four times, and a software
 /// driver ends a lane when its loops have run 65,535 rounds. Library only: rows of the engine are as long as a context.
 pub const MAX_SCORES: u32 = 1 << 20;
 
-/// Number of lanes of a workgroup on a software driver, where every subgroup adds up the sums of all others, and each
-/// barrier switches between them: ten rows of 200 scores take 7 ms on lavapipe with [`LANES`].
+/// Number of lanes of a workgroup on a software driver. There, every subgroup adds up the sums of all others, and
+/// each barrier switches between subgroups: with [`LANES`], ten rows of 200 scores take 7 ms on lavapipe.
 const SOFTWARE_LANES: u32 = 64;
 
 /// Sets the import slots that depend on the output and the kernel level, and the size of a workgroup.
@@ -128,22 +128,23 @@ fn with_modules(variant: Variant, output: Output, level: Level) -> Variant {
     variant.by_level(slot::SCAN, level)
 }
 
-/// Returns the variant for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
-/// [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device runs.
+/// Returns the variant for one kind of output. With subgroups, prefix sums are shorter and a workgroup has [`LANES`]
+/// lanes. [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device runs.
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     specialised(Variant::new(&KERNEL), output, level)
 }
 
-/// Returns the variant at [`Level::Subgroup`] in small workgroups, for software drivers and rows of at most 2^18 scores: its
-/// lanes scan more scores each, and their loops end as [`MAX_SCORES`] says.
+/// Returns the variant at [`Level::Subgroup`] in small workgroups, for software drivers and rows of at most 2^18
+/// scores. Each lane scans more scores than in larger workgroups, and a driver ends its loops as [`MAX_SCORES`] says.
 #[must_use]
 pub fn software(output: Output) -> Variant {
     with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES).for_software()
 }
 
 impl DeviceProfile {
-    /// Returns the level at which `top_k` and `top_k_long` run: the device's, if workgroups may have [`LANES`] lanes.
+    /// Returns the level at which `top_k` and `top_k_long` run: the device's if workgroups may have [`LANES`] lanes,
+    /// else baseline.
     #[must_use]
     pub fn top_k_level(&self) -> Level {
         if self.workgroup_lanes < LANES { Level::Baseline } else { self.level }

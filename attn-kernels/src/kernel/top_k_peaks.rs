@@ -29,12 +29,12 @@ params! {
 bindings! {
     /// Buffers of `top_k_peaks`.
     pub struct TopKPeaksBuffers(TopKPeaksParams) {
-        /// Scores in whole vectors of four; groups begin at multiples of 16 of them, and a row may begin and end in the
-        /// middle of one.
+        /// Scores in whole vectors of four. Groups begin at multiples of 16 scores, and a row may begin and end in
+        /// the middle of a group.
         read scores: f32,
         /// Rows, `[n]`.
         read rows: TopRow,
-        /// Order keys of peaks, `[n, max_groups]`, of rows that have more scores than are selected.
+        /// Sort keys of the peaks, `[n, max_groups]`, of rows that have more scores than are selected.
         write peaks: u32,
     }
 }

@@ -25,7 +25,7 @@ params! {
         pub rows: u32,
         /// Number of positions a row.
         pub out_stride: u32,
-        /// Number of tokens of a page; 1 makes the table one of slots.
+        /// Number of tokens of a page; with 1, the entries of the table are slots.
         pub page_size: u32,
     }
 }

@@ -67,9 +67,9 @@ pub struct EntryShape {
     pub windows: u32,
 }
 
-/// Channels of an entry.
+/// Number of channels of an entry.
 pub(crate) const DIM: Number = Number("DIM");
-/// Windows of an entry.
+/// Number of windows of an entry.
 pub(crate) const COFF: Number = Number("COFF");
 
 /// Returns the variant for one shape of entries.

@@ -40,8 +40,9 @@ bindings! {
     pub struct VoteBlocksBuffers(VoteBlocksParams) {
         /// Lists, `[voters]` of in_stride u32: count, ascending blocks below `blocks`.
         read lists: u32,
-        /// Writes `copies` equal lists of out_stride u32 from list first_list on. A list has the blocks that at least `votes`
-        /// voters list, the first and the last block of the history, and the chunk's own blocks from `blocks` to `end`.
+        /// Output: `copies` equal lists of `out_stride` u32 from list `first_list` on. A list has the blocks that at
+        /// least `votes` voters list, the first and the last block of the history, and the chunk's own blocks from
+        /// `blocks` to `end`.
         write out: u32,
     }
 }

@@ -9,7 +9,7 @@ use super::strided_qk::{self, StridedQkParams};
 use super::{KvShape, LaunchError};
 use std::ops::Range;
 
-/// Queries of a chunk against the cached keys of its sequence.
+/// An estimate of how the queries of a chunk attend to the cached keys of its sequence.
 ///
 /// The grid of query blocks is that of the key blocks, however a prompt was cut into chunks: a causal chunk that starts
 /// inside a block is scored as if zero queries filled the block up to it; they contribute no mass.
@@ -23,7 +23,7 @@ pub struct Estimate {
     pub q_first: u32,
     /// Number of queries.
     pub q_len: u32,
-    /// Number of keys. Causal queries are the last of them; other queries come after all of them.
+    /// Number of keys. Causal queries are at the positions of the last keys; other queries come after all keys.
     pub kv_len: u32,
     /// First entry of the sequence's block table.
     pub table: u32,
@@ -76,15 +76,15 @@ impl Estimate {
         self.key_blocks() * (self.rows() / strided_qk::part(self.rows()))
     }
 
-    /// f32 of `parts` and of `sums` that `query_blocks` query blocks at a time need.
+    /// Number of f32 of `parts`, and of `sums`, for `query_blocks` query blocks at a time.
     #[must_use]
     pub fn scratch_lens(&self, query_blocks: u32) -> [usize; 2] {
         let rows = self.num_heads as usize * query_blocks as usize;
         [rows * (self.rows() * self.part_stride()) as usize, rows * self.key_blocks() as usize]
     }
 
-    /// Returns the range of query blocks of each round of dispatches: as many as have at most `queries` queries and
-    /// keep `parts` within `most` f32, and at least one.
+    /// Returns the range of query blocks of each round of dispatches. A round has as many as have at most `queries`
+    /// queries and keep `parts` within `most` f32, but at least one.
     pub fn rounds(&self, most: usize, queries: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = (most / self.scratch_lens(1)[0].max(1)).min(queries / self.block as usize);

@@ -54,9 +54,9 @@ pub enum AttendError {
 }
 
 impl Gpu {
-    /// Records attention in `pass`: in the form and the partitions of a [`SplitPlanner`], followed by `paged_reduce` if there
-    /// are several. Each call allocates scratch buffers; a caller that decodes many steps should keep them, and record
-    /// [`paged_decode`] and [`paged_reduce`] directly.
+    /// Records attention in `pass`, in the form and the partitions that a [`SplitPlanner`] chooses, followed by
+    /// `paged_reduce` if there are several partitions. Each call allocates scratch buffers; a caller that decodes
+    /// many steps should keep them, and record [`paged_decode`] and [`paged_reduce`] directly.
     ///
     /// Reads `4 * keys * num_kv_heads * head_dim` bytes a row of an f16 cache.
     ///

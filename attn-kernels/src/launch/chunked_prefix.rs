@@ -17,11 +17,11 @@ pub struct PrefixPass {
     share: u32,
     /// Block tables of all chunks; the device fills them.
     tables: Buf<PhysicalBlock>,
-    /// Tiles and lse of each chunk. Rows that do not reach a chunk keep an lse of minus infinity there, so a merge leaves
-    /// them as they are, to the bit.
+    /// Tiles and lse of each chunk. Rows that do not reach a chunk keep an lse of minus infinity for it, so that a
+    /// merge leaves their outputs unchanged, to the bit.
     chunks: Vec<(Buf<Tile>, u32, Buf<f32>)>,
     rest: (Buf<Tile>, u32),
-    /// Maximum number of positions of the rest.
+    /// Maximum number of keys that a row of the causal rest attends to; 0 without such rows.
     longest: u32,
     /// Output of one chunk.
     out: Buf<f32>,

@@ -16,8 +16,9 @@ impl Matrices {
     /// Matrices of 16 x 16 by subgroups of 32 lanes, which NVIDIA's devices have.
     pub const NVIDIA: Self = Self { size: 16, lanes: 32 };
 
-    /// Matrices of `size` rows, columns and products by subgroups of `lanes` lanes: of 16 by 32 or 64 lanes, of 8 by 8 to 64.
-    /// `None` for others, for which no kernel is written.
+    /// Creates matrices of `size` rows, columns and products, which subgroups of `lanes` lanes multiply: size 16 with
+    /// 32 or 64 lanes, or size 8 with 8 to 64 lanes. Returns `None` for others, because no kernel is written for
+    /// them.
     #[must_use]
     pub const fn new(size: u32, lanes: u32) -> Option<Self> {
         match (size, lanes) {

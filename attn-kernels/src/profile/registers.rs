@@ -16,8 +16,8 @@ impl Registers {
     /// Both register classes, with the beginnings of the names of variants that are specialised for them.
     pub const DIVISIONS: [(&str, Self); 2] = [("", Self::Many), ("lean-", Self::Few)];
 
-    /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which reports none; `None` for a
-    /// processor.
+    /// Returns the register class of GPUs of the vendor with this PCI id: few for Metal, which reports no vendor.
+    /// `None` stands for a processor.
     #[must_use]
     pub fn of_vendor(vendor: Option<u32>) -> Self {
         if vendor.is_none_or(|vendor| MANY.contains(&vendor)) { Self::Many } else { Self::Few }

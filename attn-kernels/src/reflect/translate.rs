@@ -17,7 +17,7 @@ pub struct Translation {
     pub hlsl: Option<String>,
     /// SPIR-V 1.3, in words.
     pub spirv: Vec<u32>,
-    /// Counts of operations in the module that all three come from.
+    /// Counts of operations in the module from which all three texts are made.
     pub operations: Operations,
 }
 

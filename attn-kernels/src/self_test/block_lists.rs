@@ -19,7 +19,8 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Makes a list for each length in tokens, of blocks that start before it, each kept with probability `chance`.
+    /// Makes one list for each length in tokens. Each block that starts before the length is kept with probability
+    /// `chance`.
     #[must_use]
     pub fn random(lens: impl Iterator<Item = u32>, block: u32, chance: f64, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -27,8 +28,8 @@ impl Lists {
         Self::new(lens.map(kept).collect(), block)
     }
 
-    /// Makes a list for each length in tokens, none of which is 0: a random fraction of its blocks, always with the
-    /// last one.
+    /// Makes one list for each length in tokens: a random fraction of the blocks, always including the last one. No
+    /// length may be 0.
     #[must_use]
     pub fn share(lens: impl Iterator<Item = u32>, block: u32, density: f64) -> Self {
         let mut rng = StdRng::seed_from_u64(3);

@@ -7,8 +7,8 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::cache_write::{self, CacheWriteParams};
 use crate::kernel::{KvDtype, KvShape};
 
-/// Tolerance of values in the cache: WGSL leaves the direction of rounding to f16 open, one unit in the last place.
-/// f32 is only moved.
+/// Tolerance of values in the cache. WGSL leaves the direction of rounding to f16 open, so f16 may differ by one unit
+/// in the last place. f32 is only moved.
 #[must_use]
 pub(crate) fn stored(dtype: KvDtype) -> Tolerance {
     match dtype {

@@ -54,8 +54,8 @@ pub enum Values {
     Floats(FloatLayout, Tolerance, Vec<f32>),
     /// f32 values: elements that are finite here are compared, and others may have any value.
     Finite(Tolerance, Vec<f32>),
-    /// Logarithms of sums of exponentials, which are stored as pairs of f32: any number, and the sum in proportion to
-    /// its exponential.
+    /// Logarithms of sums of exponentials. They are stored as pairs of f32: any number, and the sum divided by the
+    /// exponential of that number.
     LogSums(Tolerance, Vec<f32>),
     /// Any indices that later kernels may use.
     Indices(Indices),
@@ -210,8 +210,8 @@ impl Case {
         self.binding(&vec![f32::NAN; want.len()])
     }
 
-    /// Adds the next binding, all NaN, of pairs of a number and a sum in proportion to its exponential: the logarithms of these
-    /// sums must become those of `want`.
+    /// Adds the next binding, all NaN, for pairs of a number and a sum divided by the exponential of that number. The
+    /// logarithms of the sums that the kernel writes must become those of `want`.
     #[must_use]
     pub fn log_sums(mut self, tolerance: Tolerance, want: &[[f32; 2]]) -> Self {
         self.wants.push((self.buffers.len(), Values::LogSums(tolerance, log_sums(want.as_flattened()))));

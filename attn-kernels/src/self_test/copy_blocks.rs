@@ -79,7 +79,7 @@ pub(crate) fn swap_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
-/// Pairs in the middle of a list, between buffers that hold a part of their pools.
+/// Makes a case that copies the pairs in the middle of a list, between buffers that hold a part of their pools.
 fn part_of_pools(variant: &Variant, spec: &Spec) -> Case {
     let block_quads = spec.number(96, 1..=1500);
     let pairs: [[u32; 2]; 6] = [[0, 0], [101, 52], [103, 50], [100, 53], [102, 54], [9, 9]];

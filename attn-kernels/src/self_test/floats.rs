@@ -8,13 +8,14 @@ use crate::cpu::latent_write::SCALED;
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 
-/// Index of an element of a cache by block, head, offset, dimension.
+/// Function that returns the index of an element of a cache, by its block, head, offset and dimension.
 pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
 
-/// Records of equal size, one after the other, with the elements of each in the order of their values.
+/// Layout of floats in records of equal size, one after the other. The elements of a record are in the order of their
+/// values.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FloatLayout {
-    /// Bytes of a record.
+    /// Size of a record, in bytes.
     pub bytes: usize,
     /// Elements of a record.
     pub elements: Vec<Element>,

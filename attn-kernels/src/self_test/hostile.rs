@@ -35,8 +35,8 @@ pub(super) const fn mix(i: u32) -> u32 {
     i ^ (i >> 16)
 }
 
-/// Returns `case` with the floats of bindings `floats` (counted from 0) replaced by each kind of hostile scores, and
-/// compared only with `wants`.
+/// Returns copies of `case`, one for each kind of hostile scores, which replace the floats of bindings `floats`
+/// (counted from 0). Results are compared only with `wants`.
 #[must_use]
 pub fn cases(case: &Case, floats: &[usize], wants: &[(usize, Indices)]) -> Vec<Case> {
     let with = |(what, score): (&'static str, Score)| {

@@ -12,10 +12,10 @@ use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
 use crate::kernel::{KEYS, KvDtype, KvLayout, KvShape, index_logits_coop};
 use crate::{Level, Variant, slot};
 
-/// Tolerance of a sum of heads, each of some hundred terms.
+/// Tolerance of a logit, which is a sum over heads of dot products with some hundred terms.
 const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 
-/// Tolerance of a sum of logits by cooperative matrices, which add in an order and with a rounding of their own.
+/// Tolerance of a logit that cooperative matrices compute, which add and round in another way than the reference.
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
 pub(crate) fn index_logits(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -37,7 +37,7 @@ fn is_published(variant: &Variant) -> bool {
     }
 }
 
-/// Makes the timed case: a row of each sequence, over all keys.
+/// Makes the timed case: each sequence has one row, which scores all keys.
 fn timed(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, batch, context, cache, .. } = size;
     let head_dim = filled(variant, slot::HEAD_DIM);

@@ -32,7 +32,7 @@ pub fn latent_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// Encodes slots of codes, elements in bf16, and the exponents of scales.
+/// Encodes each latent as fp8 codes, then bf16 elements, then the exponents of the scales.
 fn v4_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     let mut bytes = Vec::new();
     for token in latents.chunks_exact(shape.latent as usize) {

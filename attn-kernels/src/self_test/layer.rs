@@ -24,12 +24,12 @@ pub const ATTENTION: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 /// scores of some units err by some 1e-3, and so do averages of values of size 1.
 pub const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 
-/// The tolerance of attention to queries of this loudness: scores err in proportion to their size.
+/// Returns the tolerance of attention for queries with the factor `loud`: scores err in proportion to their size.
 pub(crate) fn loudly(tolerance: Tolerance, loud: f32) -> Tolerance {
     Tolerance { abs: tolerance.abs * f64::from(loud.max(1.0)), ..tolerance }
 }
 
-/// A cache of values, and the tables of its sequences.
+/// A cache of keys and values, and the block tables of its sequences.
 #[derive(Clone, Debug)]
 pub struct Layer {
     /// Shape of both caches.
@@ -38,7 +38,7 @@ pub struct Layer {
     pub k: Vec<f32>,
     /// Values, in the layout of [`PagedKv`].
     pub v: Vec<f32>,
-    /// Physical blocks of all sequences.
+    /// Block tables of all sequences, one after the other.
     pub tables: Vec<u32>,
     /// First entry of each sequence in `tables`.
     pub table_of: Vec<u32>,
@@ -47,7 +47,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Zeroes the keys of every other block of a sequence from its fourth on: blocks that attention may skip.
+    /// Zeroes the keys of every other block of each sequence, from the fourth block on, so that attention may skip
+    /// these blocks.
     pub fn hush(&mut self) {
         let (heads, tokens) = (self.shape.num_kv_heads as usize, self.shape.block_size as usize);
         let ends = self.table_of.iter().skip(1).map(|end| *end as usize).chain([self.tables.len()]);
@@ -111,13 +112,13 @@ impl Layer {
         }
     }
 
-    /// Removes the blocks before the one of token `first` from sequence `index`.
+    /// Removes from sequence `index` the blocks before the block that holds token `first`.
     pub fn recycle(&mut self, index: usize, first: u32) {
         let start = self.table_of[index] as usize;
         self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
-    /// Removes from each sequence the blocks before the one of its token in `firsts`.
+    /// Removes from each sequence the blocks before the block that holds its token in `firsts`.
     pub fn recycle_each(&mut self, firsts: impl Iterator<Item = u32>) {
         firsts.enumerate().for_each(|(index, first)| self.recycle(index, first));
     }

@@ -13,7 +13,7 @@ use crate::{Variant, cpu};
 /// Contents of entries that no list covers.
 const UNUSED: u32 = 77_777;
 
-/// Makes lists of every `step`-th block below `blocks`, with another step for each list.
+/// Makes lists of every n-th block below `blocks`; n differs between lists.
 fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     let mut words = Vec::new();
     for voter in 0..voters {

@@ -10,8 +10,8 @@ use crate::kernel::block_lse::{self, BlockLseParams};
 use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams, ROUNDS};
 use crate::{Variant, slot};
 
-/// Makes cases with only the last blocks, and with the blocks that a cut adds to the known ones: with scores that
-/// fall by index, blocks 2 to 4.
+/// Makes one case that wants only the last block of each row, and one that wants only the blocks that a cut adds.
+/// Scores fall with the block's index, so the cut adds blocks 2 to 4.
 pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         return vec![timed_lse(variant, size)];
@@ -60,8 +60,8 @@ pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case("the last blocks", 1, &last), case("what a cut added", 0, &added)]
 }
 
-/// Makes the timed case, with a dispatch for each round. The keys that are read depend on the bounds, so their bytes
-/// are not counted.
+/// Makes the timed case, with a dispatch for each round. The number of keys that are read depends on the bounds, so
+/// the bytes of keys are not counted.
 fn timed_lse(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, cache, batch, context, select_block, .. } = size;
     let KvShape { num_kv_heads, head_dim, .. } = cache;
@@ -86,7 +86,8 @@ fn timed_lse(variant: &Variant, size: &Size) -> Case {
         .floats_of(lses)
 }
 
-/// Makes the timed case, with a dispatch for each round. The logits of blocks are counted where they are written.
+/// Makes the timed case, with a dispatch for each round. The bytes of the blocks' logits are counted in the case of
+/// the kernel that writes them.
 fn timed_cut(variant: &Variant, size: &Size) -> Case {
     let &Size { num_heads, cache, batch, context, select_block, .. } = size;
     let (num_kv_heads, stride) = (cache.num_kv_heads, context.div_ceil(select_block));
@@ -112,7 +113,8 @@ fn timed_cut(variant: &Variant, size: &Size) -> Case {
         .words_of(lists)
 }
 
-/// Makes cases of the first round, in which all blocks except the last count with their bounds; some scores are equal.
+/// Makes cases of the first round, in which bounds stand for the logits of all blocks except the last one; some
+/// scores are equal.
 pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         return vec![timed_cut(variant, size)];

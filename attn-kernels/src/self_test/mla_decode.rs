@@ -54,7 +54,7 @@ pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case.latents(&shape, &before, written(shape.dtype), &latents)]
 }
 
-/// Tolerance of latents as `cache_write` stores them; codes have their own scale.
+/// Tolerance of latents as `cache_write` stores them; fp8 codes have a tolerance of their own.
 fn written(dtype: KvDtype) -> Tolerance {
     match dtype {
         // The neighbour of a code, where the quotient is a tie.
@@ -70,7 +70,7 @@ fn keep(shape: &LatentShape, latents: &mut [f32]) {
     }
 }
 
-/// Makes the slots of a cache: latents, and NaN in every fourth slot, which nothing names.
+/// Makes the slots of a cache: latents, except for NaN in every fourth slot, to which no list refers.
 fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     let width = shape.width() as usize;
     let mut latents = spec.floats(count as usize * width, seed);
@@ -79,16 +79,16 @@ fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     latents
 }
 
-/// Entries from one list of slots to the next.
+/// Number of entries from the start of one list of slots to the start of the next.
 const LIST: u32 = 605;
 
-/// Some slot that holds a latent.
+/// Returns the index of a slot that holds a latent.
 fn slot(index: u32, count: u32) -> u32 {
     index * 7 % (count / 4) * 4 + 1 + index % 3
 }
 
-/// Returns the numbers of keys of two caches under one softmax, of the window and of the compressed cache; in one
-/// partition for matrices.
+/// Returns the number of window keys and of compressed keys of each row, which share one softmax. For cooperative
+/// matrices, the keys of a row fit into one partition.
 fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
     let (far, most) = if is_coop(variant) { (101, 101) } else { (190, 600) };
     let drawn =
@@ -96,8 +96,8 @@ fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
     [[128, far], [1, 0], [0, 0], [0, 70]].map(drawn)
 }
 
-/// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
-/// largest: only normalised results and logarithms of sums can be compared.
+/// Whether the variant computes with cooperative matrices. It scales partial results by a maximum that need not be
+/// the largest score, so only normalised results and logarithms of sums can be compared.
 fn is_coop(variant: &Variant) -> bool {
     variant.level == Level::Coop
 }
@@ -126,8 +126,8 @@ fn is_listed(variant: &Variant) -> bool {
     filled(variant, CONTEXT)
 }
 
-/// Makes the timed case: a row of each sequence, whose keys are all, listed tokens, or a window of `k` and `context`
-/// compressed ones, in partitions.
+/// Makes the timed case with one row per sequence. Its keys are all tokens, listed tokens, or `k` tokens of a window
+/// and `context` compressed entries; they are split into partitions.
 fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
     let &Size { num_heads, batch, context, k, .. } = size;
     let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
@@ -173,7 +173,7 @@ fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
     case.binding(&slots(k)).binding(&slots(context))
 }
 
-/// Returns the workgroups of a dispatch.
+/// Returns the number of workgroups of a dispatch in each dimension.
 fn grid(variant: &Variant, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
     match variant.level {
         Level::Coop => mla_decode_coop::grid(params, rows),
@@ -211,8 +211,8 @@ fn two(variant: &Variant, spec: &Spec) -> Case {
     .binding(&lists[1])
 }
 
-/// Makes a case over one cache: the first row sees the keys from `first` to before `end`, and the dispatch attends
-/// `num_keys` of them from `first_key` on.
+/// Makes a case over one cache. The first row sees the keys in `first..end`; the dispatch attends `num_keys` keys
+/// from `first_key` on.
 fn paged(
     what: &'static str,
     variant: &Variant,
@@ -278,7 +278,8 @@ fn paged(
     case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
 }
 
-/// The latents of sequences of these lengths in their blocks, after one of none.
+/// Returns the latents of all blocks: sequences of these lengths have theirs in the blocks of `tables`, and block 0
+/// belongs to no sequence.
 fn placed(contents: &[f32], width: usize, (lens, block): (&[u32], u32), tables: &[u32]) -> Vec<f32> {
     let mut latents = vec![f32::NAN; (tables.len() + 1) * block as usize * width];
     let (mut contents, mut table) = (contents.chunks_exact(width), 0);
@@ -292,12 +293,12 @@ fn placed(contents: &[f32], width: usize, (lens, block): (&[u32], u32), tables: 
     latents
 }
 
-/// Parameters for lists of `stride` entries.
+/// Returns parameters for lists of `stride` entries.
 fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
 }
 
-/// Number of query heads, a multiple of the heads that share a workgroup in the variant.
+/// Returns the number of query heads, a multiple of the number of heads that share a workgroup in the variant.
 fn num_heads(variant: &Variant, registers: Registers, spec: &Spec) -> u32 {
     let together = filled(variant, slot::HEADS);
     let all = (1..=4).map(|groups| groups * together);
@@ -305,7 +306,8 @@ fn num_heads(variant: &Variant, registers: Registers, spec: &Spec) -> u32 {
     spec.one_of(fits[fits.len().min(2) - 1], &fits)
 }
 
-/// Makes a case in which each row attends the keys that `keys` returns for it; a key that the row does not see is empty.
+/// Makes a case in which each row attends the keys that `keys` returns for it; an empty slice stands for a key that
+/// the row does not see.
 fn case<'a>(
     what: &'static str,
     (variant, spec): (&Variant, &Spec),

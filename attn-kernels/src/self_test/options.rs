@@ -39,8 +39,8 @@ pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
 }
 
 impl AttentionInputs {
-    /// Makes values for a variant of an attention kernel; if it attends listed blocks, also a list for each KV head
-    /// and each of these lengths.
+    /// Makes values for a variant of an attention kernel. If the variant attends listed blocks, each of the lengths
+    /// `lens` has a list for each KV head.
     pub(crate) fn of(
         variant: &Variant,
         [num_heads, num_kv_heads]: [u32; 2],

@@ -91,7 +91,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         .optional(options.as_deref())
 }
 
-/// The lanes of a variant, and keys of a partition.
+/// Returns the lanes of a variant, and the number of keys of a partition.
 fn division(variant: &Variant, spec: &Spec) -> (Lanes, u32) {
     match lanes_of(variant) {
         Lanes::Matrices => (Lanes::Matrices, spec.partition(&[16, 32, 64, PARTITION, 2048, WHOLE])),
@@ -99,12 +99,12 @@ fn division(variant: &Variant, spec: &Spec) -> (Lanes, u32) {
     }
 }
 
-/// Scale of values in codes of fp8.
+/// Returns the scale of values: 0.5 for fp8 codes, otherwise 1.
 fn value_scale(shape: &KvShape) -> f32 {
     if shape.dtype == KvDtype::Fp8 { 0.5 } else { 1.0 }
 }
 
-/// Scales of codes: the kernel multiplies with them what is stored.
+/// Returns the parameters with the scales that the kernel multiplies fp8 codes by; other types have none.
 fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
     match shape.dtype {
         KvDtype::Fp8 => PagedDecodeParams {
@@ -126,7 +126,7 @@ fn lanes_of(variant: &Variant) -> Lanes {
     }
 }
 
-/// Maximum number of partitions that a row has, or may have if the case is only timed.
+/// Returns the maximum number of partitions of a row; for a timed case, an upper bound of it.
 pub(crate) fn max_partitions(
     asked: &AttentionInputs,
     num_kv_heads: u32,

@@ -11,7 +11,7 @@ use crate::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
 use crate::kernel::{KvLayout, KvShape, paged_prefill_coop};
 use crate::{Level, Variant, slot};
 
-/// Chunks `(position of the first row, rows)` of one sequence each.
+/// Chunks as `(position of the first row, number of rows)`, each of another sequence.
 const CHUNKS: [(u32, u32); 4] = [(0, 1), (15, 3), (16, 2), (0, 70)];
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -51,7 +51,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     dispatches.map(|dispatch| case(variant, shape, num_heads, &dispatch, spec)).into()
 }
 
-/// Returns chunks of up to four sequences. In the usual ones, all scores are far from the threshold of skipping.
+/// Returns one chunk for each of up to four sequences. In the usual chunks, no score is close to the threshold below
+/// which a variant skips tiles.
 fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
     if variant.get(attention::SKIP) == Some(true) {
         return CHUNKS.into();
@@ -61,10 +62,10 @@ fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
     spec.list(&CHUNKS, 4, |spec| (spec.len(0, block, 0..=far), spec.len(0, block, 1..=rows)))
 }
 
-/// Number of parts of the keys of a case, if there are several.
+/// Number of parts of a row's keys, in cases that split the keys.
 const PARTS: u32 = 4;
 
-/// Logarithm of the skipping threshold, with which rows of up to 33 keys leave nothing out.
+/// Logarithm of the threshold for skipping tiles of scores. With it, rows of up to 33 keys skip none.
 const LOG_SKIP: f32 = 3.5;
 
 /// Returns the tiles of scores that a variant may leave out.
@@ -87,7 +88,7 @@ struct Dispatch<'a> {
     grid: &'a dyn Fn(u32) -> [u32; 3],
 }
 
-/// Tiles of chunks, each with a list of its own.
+/// Divides chunks into tiles, each with a list of its own.
 fn tiles_of(chunks: &[(u32, u32)], table_of: &[u32], tile_rows: u32) -> Vec<Tile> {
     let (mut tiles, mut at) = (Vec::new(), 0);
     for ((first, rows), table) in chunks.iter().zip(table_of) {
@@ -101,7 +102,7 @@ fn tiles_of(chunks: &[(u32, u32)], table_of: &[u32], tile_rows: u32) -> Vec<Tile
     tiles
 }
 
-/// The case in dispatches of as many keys as a software driver takes at once.
+/// Splits the case into dispatches of as many keys as a software driver computes at once.
 fn in_segments(mut case: Case, params: &PagedPrefillParams, last: u32, grid: [u32; 3]) -> Case {
     case.dispatches.clear();
     let segments = paged_prefill::segments(0, last, true);

@@ -13,7 +13,7 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
 const HEADS: u32 = 2;
-/// Number of slots of a head that pages are fetched to.
+/// Number of slots per head, into which pages are fetched.
 const SLOTS: u32 = 8;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -79,7 +79,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
-/// Makes the timed case: lists of a fraction of each sequence's blocks. The first run fetches what all others find.
+/// Makes the timed case, whose lists hold a fraction of each sequence's blocks. The first run fetches pages, and all
+/// later runs find them resident.
 fn timed(variant: &Variant, size: &Size) -> Case {
     let &Size { cache, batch, context, select_block, density, .. } = size;
     let kv_heads = cache.num_kv_heads;
@@ -115,8 +116,8 @@ fn timed(variant: &Variant, size: &Size) -> Case {
         .binding(&places)
 }
 
-/// Makes cases with arbitrary list entries, which no kernel produces: the state that is kept between calls must stay
-/// usable.
+/// Makes cases with arbitrary list entries, which no kernel produces. They check that the state kept between calls
+/// stays usable.
 fn any_lists(case: &Case, before: &Residents, [num_blocks, num_slots]: [u32; 2]) -> Vec<Case> {
     let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
     let slots = before.slots.iter().flat_map(|_| [num_blocks + 1, u32::MAX]).collect();
@@ -186,7 +187,7 @@ pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Makes the timed case: as many pages of each KV head as the size has rows, out of four times as many blocks.
+/// Makes the timed case: it fetches `size.rows` pages of each KV head, out of four times as many blocks.
 fn timed_fetch(variant: &Variant, size: &Size) -> Case {
     let &Size { cache, rows: pages, .. } = size;
     let params = FetchPagesParams::new(&cache, pages);

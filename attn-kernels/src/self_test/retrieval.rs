@@ -18,7 +18,8 @@ use crate::kernel::nsa_probs::{self, NsaProbsParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
-/// Rounds values to multiples of 1/8: their products are exact, so that signs equal those of the reference.
+/// Rounds values to multiples of 1/8, whose products are exact, so that the device computes the same signs as the
+/// reference.
 fn eighths(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
 }

@@ -11,16 +11,17 @@ use super::layer::{self, Layer};
 use crate::kernel::KvShape;
 use crate::kernel::paged_decode::PARTITION;
 
-/// A prime that spreads indices.
+/// A prime that scatters indices when it multiplies them.
 pub(crate) const SPREAD: u32 = 7919;
 
-/// Factors on queries: logits of loud ones have peaks, and maxima that grow again and again.
+/// Factors on queries. With large factors, single logits dominate, and the running maximum grows many times.
 pub(crate) const LOUDNESS: [f32; 4] = [0.25, 1.0, 1.0, 4.0];
 
-/// More keys than a row of a case has, whole blocks and steps.
+/// A number of keys for a single partition: larger than any row of a case, and a multiple of blocks and steps.
 pub(crate) const WHOLE: u32 = 1 << 31;
 
-/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all are the usual ones.
+/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default, every property has its
+/// usual value.
 ///
 /// A kernel's cases ask for them one after the other, so equal specs give one variant equal cases.
 #[derive(Clone, Debug, Default)]
@@ -28,13 +29,13 @@ pub struct Spec {
     seed: Option<u64>,
     size: Option<Size>,
     draws: Cell<u64>,
-    /// Whether lists name all blocks.
+    /// Whether lists contain all blocks.
     lists_all: bool,
-    /// Tokens of the blocks whose edges lengths lie about, if not the variant's.
+    /// Block size in tokens whose multiples lengths lie near; `None` for the variant's block size.
     edges: Option<u32>,
     /// Whether a row's keys are in one partition.
     whole: bool,
-    /// Rows, columns and blocks of 32 elements of a product.
+    /// Number of rows, of columns, and of blocks of 32 elements of a matrix product.
     product: Option<[u32; 3]>,
 }
 
@@ -49,12 +50,13 @@ pub struct Size {
     pub rows: u32,
     /// Number of sequences.
     pub batch: u32,
-    /// Number of tokens of a sequence, of the longest if `shortest` is set.
+    /// Number of tokens of each sequence, or of the longest one if `shortest` is set.
     pub context: u32,
-    /// Number of tokens of the shortest sequence, if lengths differ: they are drawn evenly in their logarithms.
+    /// Number of tokens of the shortest sequence, if lengths differ. The logarithms of lengths are then uniformly
+    /// distributed.
     pub shortest: Option<u32>,
-    /// Number of keys of a partition that attention cuts the keys of a row into, or blocks of 32 elements of a split
-    /// of a product.
+    /// Number of keys of a partition of attention, or number of blocks of 32 elements in a part of a split matrix
+    /// product.
     pub partition: u32,
     /// Number of tokens of a block that lists select.
     pub select_block: u32,
@@ -62,9 +64,9 @@ pub struct Size {
     pub density: f64,
     /// Number of scores that a selection keeps.
     pub k: u32,
-    /// Number of elements of a row of activations that a product takes.
+    /// Number of activations in an input row of a matrix product.
     pub width: u32,
-    /// Number of elements of a row of results of a product.
+    /// Number of elements in an output row of a matrix product.
     pub cols: u32,
 }
 
@@ -81,8 +83,9 @@ impl Size {
 }
 
 impl Spec {
-    /// Chooses `size`, and the minimum for everything that it does not name. Data are random and have no references:
-    /// the case is only timed. Kernels that know no sizes have cases with references, which state no bytes.
+    /// Creates a spec that takes sizes from `size`, and minimum values for everything else. Data are random and have
+    /// no references: the case is only timed. Kernels that know no sizes have cases with references, which state no
+    /// bytes.
     #[must_use]
     pub const fn sized(size: Size) -> Self {
         Self { size: Some(size), ..Self::usual() }
@@ -94,12 +97,12 @@ impl Spec {
         self.size.as_ref()
     }
 
-    /// Returns a number of the size if there is one, else one of `range`.
+    /// Returns a number of the spec's size if it has one, else a number from `range`.
     pub(crate) fn named(&self, of: impl Fn(&Size) -> u32, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.size().map_or_else(|| self.number(usual, range), of)
     }
 
-    /// Number of rows, or of what the kernel processes in their place.
+    /// Number of rows, or of the items that the kernel processes in place of rows.
     pub(crate) fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.rows, usual, range)
     }
@@ -115,7 +118,8 @@ impl Spec {
         self.whole
     }
 
-    /// One of `loudness`, and queries as [`layer::queries`] makes them, by default from the seed `usual`, times that.
+    /// Chooses one of the factors `loudness`; returns it, and queries as [`layer::queries`] makes them, multiplied by
+    /// it. Their seed is `usual` by default.
     pub(crate) fn queries(
         &self,
         [rows, used, stride]: [usize; 3],
@@ -137,8 +141,8 @@ impl Spec {
         self.named(|size| size.num_heads / size.cache.num_kv_heads, usual, range)
     }
 
-    /// Makes lists of blocks of sequences of these lengths: each block with a probability and from a seed, or a
-    /// fraction of them.
+    /// Makes lists of blocks for sequences of these lengths. A timed case lists a fixed fraction of the blocks; other
+    /// cases draw each block with a probability.
     pub(crate) fn lists(&self, lens: impl Iterator<Item = u32>, block: u32, usual: (f64, u64)) -> Lists {
         match self.size {
             Some(size) => Lists::share(lens, block, size.density),
@@ -154,38 +158,40 @@ impl Spec {
         }
     }
 
-    /// Draws everything that a case leaves open from `seed`.
+    /// Creates a spec that draws every open property of a case from `seed`.
     #[must_use]
     pub const fn random(seed: u64) -> Self {
         Self { seed: Some(seed), ..Self::usual() }
     }
 
-    /// The usual choices, as by default.
+    /// Creates the default spec, in which every property has its usual value.
     const fn usual() -> Self {
         let draws = Cell::new(0);
         Self { seed: None, size: None, draws, lists_all: false, edges: None, whole: false, product: None }
     }
 
-    /// Returns the spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that
-    /// attends all.
+    /// Returns the spec with lists of all blocks, so that a variant with lists gets the same case as one that attends
+    /// all blocks.
     #[must_use]
     pub const fn listing_all(self) -> Self {
         Self { lists_all: true, ..self }
     }
 
-    /// The spec with lengths about the edges of blocks of `block` tokens: variants for other blocks then get the same sequences.
+    /// Returns the spec with lengths near multiples of `block` tokens, so that variants for different blocks get the
+    /// same sequences.
     #[must_use]
     pub const fn at_edges_of(self, block: u32) -> Self {
         Self { edges: Some(block), ..self }
     }
 
-    /// The spec with the keys of a row in one partition, whose reference is attention to all of them.
+    /// Returns the spec with all keys of a row in one partition; its reference is attention to all keys.
     #[must_use]
     pub const fn in_one_partition(self) -> Self {
         Self { whole: true, ..self }
     }
 
-    /// The spec with products of that many rows, columns and blocks of 32 elements: variants for other tiles then get the same.
+    /// Returns the spec with matrix products of this shape (rows, columns, blocks of 32 elements), so that variants
+    /// with different tiles get the same products.
     #[must_use]
     pub const fn multiplying(self, shape: [u32; 3]) -> Self {
         Self { product: Some(shape), ..self }
@@ -197,13 +203,13 @@ impl Spec {
         self.product
     }
 
-    /// Further choices: how many there are does not change those of the spec.
+    /// Returns a spec for additional choices, whose number does not affect later choices of this spec.
     pub(crate) fn aside(&self) -> Self {
         let seed = self.rng().map(|mut rng| rng.random());
         Self { seed, draws: Cell::new(0), ..self.clone() }
     }
 
-    /// Returns the random generator of the next choice, unless that has its usual value.
+    /// Returns the random generator of the next choice; `None` if choices have their usual values.
     fn rng(&self) -> Option<StdRng> {
         let seed = self.seed?;
         let draw = self.draws.get() + 1;
@@ -211,7 +217,7 @@ impl Spec {
         Some(StdRng::seed_from_u64(seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Chooses a number from `range`.
+    /// Chooses a number from `range`; without a seed, `usual`, or the minimum in a timed case.
     pub fn number(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         let usual = if self.size.is_some() { *range.start() } else { usual };
         self.rng().map_or(usual, |mut rng| rng.random_range(range))
@@ -238,7 +244,7 @@ impl Spec {
         layer::floats(len, self.seed(usual))
     }
 
-    /// Chooses up to the usual number of items, or up to `most` if that is more, each drawn by `draw`.
+    /// Makes a list of one to `most` items, each drawn by `draw`; by default the items of `usual`.
     pub fn list<T: Clone>(&self, usual: &[T], most: u32, draw: impl Fn(&Self) -> T) -> Vec<T> {
         match self.size {
             Some(size) => (0..size.batch).map(|_| draw(self)).collect(),
@@ -247,7 +253,7 @@ impl Spec {
         }
     }
 
-    /// Chooses a length in tokens: next to the edge of a block as often as anywhere else.
+    /// Chooses a length in tokens. Half of the lengths are close to a multiple of the block size.
     pub fn len(&self, usual: u32, block: u32, range: RangeInclusive<u32>) -> u32 {
         let Some(mut rng) = self.rng() else { return self.size.map_or(usual, |size| size.context) };
         let (least, most) = range.into_inner();
@@ -257,7 +263,7 @@ impl Spec {
         if rng.random() { len } else { near.clamp(least, most) }
     }
 
-    /// Chooses up to six lengths of sequences.
+    /// Chooses the lengths of up to six sequences.
     #[must_use]
     pub fn lens(&self, usual: &[u32], block: u32, range: RangeInclusive<u32>) -> Vec<u32> {
         if let Some(size) = self.size() {
@@ -266,7 +272,7 @@ impl Spec {
         self.list(usual, 6, |spec| spec.len(0, block, range.clone()))
     }
 
-    /// Chooses different slots out of `count` for `rows` rows, -1 for rows that write nothing.
+    /// Chooses distinct slots below `count` for `rows` rows; -1 for a row that writes nothing.
     pub fn slots(&self, rows: u32, count: u32, usual: impl Fn(u32) -> Option<u32>) -> Vec<i32> {
         let mut free: Vec<u32> = (0..count).collect();
         let slot = |row| match self.rng() {

@@ -15,7 +15,7 @@ const PAGE: u32 = 16;
 /// Contents of outputs before the dispatch: no valid position or count.
 const BEFORE: u32 = 77_777;
 
-/// Rows of scores with the k and the page table of each.
+/// Rows of scores; each row has a k and a page table.
 #[derive(Clone)]
 struct ScoreRows {
     scores: Vec<f32>,
@@ -77,7 +77,7 @@ impl ScoreRows {
     }
 }
 
-/// Makes rows with fewer groups than are selected, with more, and with one.
+/// Makes rows with fewer groups of scores than a row selects, with more, and with a single group.
 fn long_rows(spec: &Spec) -> ScoreRows {
     let usual = [(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)];
     ScoreRows::new(spec, &usual, [20_000, 4096])
@@ -90,8 +90,8 @@ fn output(variant: &Variant) -> Output {
     }
 }
 
-/// Makes the timed case: rows of random scores, all of one length and k, and the table of pages, which is not read.
-/// Lists go to all KV heads of a batch in equal shares.
+/// Makes the timed case: parameters, and rows of random scores with one length and one k. The page table is not read.
+/// The lists of all rows go to equal numbers of KV heads.
 fn timed(size: &Size, output: Output) -> (TopKParams, Vec<[u32; 4]>) {
     let &Size { rows, context, k, batch, cache, .. } = size;
     let (out_stride, copies) = match output {

@@ -10,7 +10,7 @@ use crate::{Variant, slot};
 
 const EPS: f32 = 1e-6;
 const THETA: f64 = 160_000.0;
-/// Tolerance of entries, which are normed to size 1; `exp` errs by a few units in the last place.
+/// Tolerance of entries, which an RMS norm scales to a size near 1; `exp` errs by a few units in the last place.
 const ENTRIES: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 
 /// Makes cases of the first entry of a sequence and of a later one, from states in blocks in reverse order.
@@ -66,7 +66,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Makes the timed case: entries that have blocks of their own.
+/// Makes the timed case, in which each entry has blocks of its own.
 fn timed(variant: &Variant, ratio: Ratio, entries: u32) -> Case {
     let (dim, rope) = (filled(variant, v4_compress::DIM), filled(variant, slot::ROPE));
     let of_ratio = [ratio.tokens(), ratio.state_block_size(), ratio.coff()];

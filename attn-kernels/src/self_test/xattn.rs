@@ -16,7 +16,7 @@ use crate::kernel::{
 };
 use crate::{Level, Variant, slot};
 
-/// Tolerance with cooperative matrices, which round queries to f16: an error of 2^-11 of a score of some units.
+/// Tolerance with cooperative matrices, which round queries to f16: scores have a relative error of 2^-11.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
 /// Tolerance of sums of shares of some hundred exponentials.
@@ -137,8 +137,8 @@ pub(crate) fn softmax_block_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Makes cases with masses that are multiples of 1/64 and thresholds that are multiples of 1/16, which have no
-/// rounding on either side.
+/// Makes cases with masses that are multiples of 1/64 and thresholds that are multiples of 1/16, so that neither
+/// device nor reference rounds.
 pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
     let shape = KvShape {

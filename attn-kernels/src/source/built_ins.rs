@@ -1,7 +1,7 @@
 //! Turns built-ins of subgroups in a struct into parameters of the entry point: naga's HLSL writer (30.0) gives them
 //! values only as parameters, and Direct3D's compiler refuses the struct.
 
-/// Struct of built-ins, and the members that it has.
+/// A WGSL struct whose members are built-ins.
 struct BuiltIns<'a> {
     name: &'a str,
     /// Members of the struct, `(attribute, member, type)`.
@@ -11,7 +11,7 @@ struct BuiltIns<'a> {
 }
 
 impl<'a> BuiltIns<'a> {
-    /// Returns the first struct of `text` with a built-in of subgroups.
+    /// Returns the first struct of `text` that has a subgroup built-in and only built-ins as members.
     fn find(text: &'a str) -> Option<Self> {
         text.match_indices("struct ").find_map(|(at, keyword)| {
             let text = &text[at..=at + text[at..].find('}')?];
@@ -33,8 +33,9 @@ impl<'a> BuiltIns<'a> {
         format!("struct {} {{\n{}}}", self.name, members.collect::<String>())
     }
 
-    /// Returns the head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct
-    /// made from them. `None` if the entry point does not take the struct.
+    /// Returns `head`, the text of an entry point up to its brace, with a parameter for each member in place of the
+    /// struct, and with a line that builds the struct from these parameters. `None` if the entry point does not take
+    /// the struct.
     fn spread(&self, head: &str) -> Option<String> {
         let kind = format!(": {}", self.name);
         let end = head.find(&format!("{kind},")).or_else(|| head.find(&format!("{kind})")))?;
@@ -57,7 +58,7 @@ impl<'a> BuiltIns<'a> {
     }
 }
 
-/// Gives the entry points of `text` the built-ins of subgroups as parameters.
+/// Replaces a struct with subgroup built-ins by one parameter for each built-in, in all entry points of `text`.
 pub(super) fn parameters_of_their_own(text: String) -> String {
     let Some(built_ins) = BuiltIns::find(&text) else { return text };
     let mut out = text.replacen(built_ins.text, &built_ins.plain(), 1);

@@ -43,8 +43,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Checks that the blocks of a hit that the sequence will read still hold its tokens: what a lookup found may have been
-    /// evicted since, and may then hold the tokens of another sequence. O(blocks of the hit).
+    /// Checks that the blocks that the sequence will read of a hit still hold its tokens. Since the lookup, a block
+    /// may have been evicted, and may hold tokens of another sequence. O(blocks of the hit).
     fn check_current(
         &self,
         request: &SlotRequest<'_>,

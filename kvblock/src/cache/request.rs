@@ -29,7 +29,8 @@ pub struct SlotRequest<'a> {
     pub num_new: u32,
     /// Number of further slots, for draft tokens.
     pub num_lookahead: u32,
-    /// Keep blocks out of the prefix cache until [`KvCache::cache_blocks`](super::KvCache::cache_blocks): their KV arrives later.
+    /// Whether blocks stay out of the prefix cache until [`KvCache::cache_blocks`](super::KvCache::cache_blocks),
+    /// because their KV arrives later.
     pub delay_cache: bool,
     /// Fail unless the free blocks suffice for all of `content`, not only for this step.
     pub full_sequence_must_fit: bool,

@@ -44,8 +44,8 @@ pub(crate) fn plan(specs: &[KvCacheSpec]) -> Result<CacheLayout, LayoutError> {
 }
 
 /// Number of tuples per group: the number between `lower_bound` and the largest of `tuple_counts` that wastes the
-/// fewest places when each count is rounded up to a multiple of it. Ties go to the larger number. If `lower_bound`
-/// exceeds the largest count, it is the result. O(`max · tuple_counts.len()`).
+/// fewest places when each count is rounded up to a multiple of it. Ties go to the larger number. The result is
+/// `lower_bound` if it exceeds the largest count. O(`max · tuple_counts.len()`).
 ///
 /// # Errors
 /// [`LayoutError::NoTuples`] when there is no count, or a count or the bound is 0.

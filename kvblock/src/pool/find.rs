@@ -27,7 +27,8 @@ impl BlockPool {
         self.cached.duplicates(&key, &self.blocks).find(|id| *self.tokens[id.index()] == *tokens)
     }
 
-    /// Whether a block holds, in `group`, the tokens of block `index` of a sequence, and lookups find it by them.
+    /// Whether a block holds the tokens of block `index` of a sequence in `group`, so that lookups find the block by
+    /// these tokens.
     pub(crate) fn holds(
         &self,
         id: BlockId,

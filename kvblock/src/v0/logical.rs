@@ -50,7 +50,7 @@ impl LogicalTokenBlock {
         self.num_tokens
     }
 
-    /// Tokens the block has room for.
+    /// Number of tokens that the block has room for.
     #[must_use]
     pub fn num_empty_slots(&self) -> u32 {
         self.block_size() - self.num_tokens

@@ -8,8 +8,8 @@ pub enum PreemptionMode {
     /// The blocks are freed; prompt and output are prefilled again later. Needs no host memory and no
     /// transfer.
     Recompute,
-    /// The blocks move to the CPU. Sequences that share blocks could not be recomputed and share them again:
-    /// their outputs differ, whereas waiting sequences have one table for all.
+    /// The blocks move to the CPU. Groups of several sequences need this: their outputs differ, but waiting sequences
+    /// of a group have one table for all, so recomputation could not make them share blocks again.
     Swap,
 }
 

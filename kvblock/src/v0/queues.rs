@@ -12,8 +12,8 @@ use super::{
 /// of `decode` (never both).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOps {
-    /// Groups that left the queues with every sequence finished; as [`Ending::Failed`] when the group
-    /// can never fit.
+    /// Groups that left the queues with every sequence finished; a group that can never fit ends as
+    /// [`Ending::Failed`].
     pub done: Vec<SequenceGroup>,
     /// Groups to prefill: all tokens, once for all waiting sequences of a group.
     pub prefill: Vec<RequestId>,
@@ -179,7 +179,7 @@ impl GroupQueues {
         &mut self.running
     }
 
-    /// The groups without blocks, next to be admitted first.
+    /// The groups without blocks, in the order in which they will be admitted.
     pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
         self.waiting.iter()
     }
@@ -190,7 +190,7 @@ impl GroupQueues {
         &self.running
     }
 
-    /// The groups on the CPU, next to be resumed first.
+    /// The groups on the CPU, in the order in which they will be resumed.
     pub fn swapped(&self) -> impl Iterator<Item = &SequenceGroup> {
         self.swapped.iter()
     }

@@ -58,8 +58,8 @@ pub struct BlockSpaceManager {
     pub(super) cpu: BlockAllocator,
     pub(super) tables: BTreeMap<SeqId, BlockTable>,
     block_size: BlockSize,
-    /// Number of GPU blocks that admission keeps free. A `u64`, since a watermark above 1 may reserve more than there
-    /// are.
+    /// Number of GPU blocks that admission keeps free. A `u64`, since a watermark above 1 may reserve more blocks
+    /// than the GPU has.
     watermark_blocks: u64,
     /// The sliding window in blocks, rounded up.
     window_blocks: Option<NonZeroU32>,

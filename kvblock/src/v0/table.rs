@@ -30,7 +30,7 @@ impl BlockTable {
         Self { device, blocks: Vec::new(), len: 0, window_blocks }
     }
 
-    /// Returns the table over other blocks, on another device.
+    /// Returns the table with each block replaced by a block of another device, as `to` maps them.
     pub(super) fn relocated(&self, device: Device, mut to: impl FnMut(BlockId) -> BlockId) -> Self {
         let blocks = self.blocks.iter().map(|&block| to(block)).collect();
         Self { device, blocks, ..*self }

@@ -41,7 +41,7 @@ impl Message {
     }
 }
 
-/// Everything that a template sees of a conversation, in its Python form, with any fields of messages.
+/// Everything that a template sees of a conversation, in its Python form; messages may have any fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// Objects with `role` and `content`, and other fields that the template knows, such as `tool_calls`.
@@ -214,7 +214,8 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-/// Writes JSON like Python's `json.dumps` without escapes for other scripts; the filter of Jinja would escape for HTML.
+/// Writes JSON like Python's `json.dumps`, but leaves characters of other scripts unescaped. Jinja's own filter would
+/// escape for HTML.
 fn write_json(value: &Value, options: &Kwargs, out: &mut impl std::io::Write) -> Result<(), Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;

@@ -47,7 +47,7 @@ pub struct DecoderConfig {
     pub num_layers: u32,
     /// Number of query heads of a layer, a multiple of `num_kv_heads`.
     pub num_heads: u32,
-    /// Key and value heads of a layer.
+    /// Number of key and value heads of a layer.
     pub num_kv_heads: u32,
     /// Number of elements of a head; `num_heads * head_dim` need not be `hidden_size`.
     pub head_dim: u32,
@@ -99,7 +99,7 @@ pub struct DecoderConfig {
     pub logit_softcap: Option<f32>,
     /// Whether every head has an attention sink: a logit in its softmax that belongs to no key.
     pub sinks: bool,
-    /// Experts of the layers that have any.
+    /// Experts of the MoE layers; `None` if the model has no such layers.
     pub moe: Option<MoeConfig>,
     /// Tokens that end a text.
     pub eos_ids: Vec<u32>,
@@ -127,8 +127,8 @@ impl DecoderConfig {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Returns the number of tokens per block that an indexer selects: 1, or those of an entry of a compressed cache.
-    /// `None` without an indexer.
+    /// Returns the number of tokens per block that an indexer selects: 1, or the number of tokens per compressed
+    /// entry. `None` without an indexer.
     #[must_use]
     pub fn indexed_block(&self) -> Option<u32> {
         self.indexer?;
@@ -243,19 +243,19 @@ impl DecoderConfig {
     }
 }
 
-/// Returns the scale of scores for heads of `head_dim` dimensions: one over the square root.
+/// Returns the scale of scores for heads of `head_dim` dimensions: one over the square root of `head_dim`.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn scale_of(head_dim: u32) -> f32 {
     (1.0 / f64::from(head_dim).sqrt()) as f32
 }
 
-/// Returns the scale of embeddings of `width` dimensions: the square root.
+/// Returns the scale of embeddings of `width` dimensions: the square root of `width`.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn root_of(width: u32) -> f32 {
     f64::from(width).sqrt() as f32
 }
 
-/// Maximum number of elements of a token's heads.
+/// Maximum number of elements of all heads of a token together.
 const MAX_WIDTH: u64 = 1 << 20;
 
 /// Maximum number of layers of a configuration, checked before anything of that length is allocated.

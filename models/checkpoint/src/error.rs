@@ -7,7 +7,7 @@ use crate::TokenizerError;
 use crate::sampling::SamplingError;
 use crate::{ConfigError, RandomError, WeightError};
 
-/// Any error of this crate. Functions return the specific ones.
+/// Any error of this crate. Functions return more specific error types.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +25,7 @@ pub enum Error {
     #[cfg(feature = "chat")]
     #[error(transparent)]
     Chat(#[from] ChatError),
-    /// A text names no model of random weights.
+    /// A text does not name a model of random weights.
     #[error(transparent)]
     Random(#[from] RandomError),
     /// A sampling parameter is out of its range.

@@ -29,7 +29,7 @@ pub const MAX_BLANKS: usize = 900_000;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     controls: Controls,
-    /// Tokenizer of texts with breaks, created on first use.
+    /// Tokenizer of texts with breaks (U+FDD0), which it drops; created on first use.
     joining: OnceLock<tokenizers::Tokenizer>,
     /// Character map that is applied before normalisation, in GGUF files with a Unigram vocabulary.
     charsmap: Option<Arc<Charsmap>>,
@@ -122,7 +122,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the length of the longest run of blanks in characters.
+/// Returns the number of characters of the longest run of blanks.
 fn longest_blank(text: &str) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -142,7 +142,7 @@ pub struct DecodeStream<T> {
     /// Last tokens: `context` tokens whose text was returned, and those after them.
     window: Vec<u32>,
     context: usize,
-    /// Bytes of the window's text that were returned.
+    /// Number of bytes of the window's text that were returned.
     emitted: usize,
 }
 

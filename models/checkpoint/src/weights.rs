@@ -86,7 +86,8 @@ impl Tensor<'_> {
         Tensor { name, dtype, shape, data: vec![0; bytes].into() }
     }
 
-    /// Converts ternary digits with a scale per 256 to codes with the same scale for each 32.
+    /// Converts ternary digits, with a scale per 256 elements, to `Q4_0` codes with the same scale for each 32
+    /// elements.
     fn ternary(&self) -> Tensor<'static> {
         let mut data = Vec::with_capacity(self.elems() / 32 * Dtype::Q4_0.block_bytes());
         for block in self.data.chunks_exact(self.dtype.block_bytes()) {
@@ -167,7 +168,7 @@ pub trait WeightSource: Sync {
     /// [`WeightError::Dtype`] if it is stored in a type that [`Dtype`] lacks.
     fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError>;
 
-    /// The table called `name`, or `None`.
+    /// The integer tensor called `name`, or `None`.
     ///
     /// # Errors
     /// [`WeightError::Integers`] if it is stored in another type.
@@ -175,7 +176,7 @@ pub trait WeightSource: Sync {
         Ok(None)
     }
 
-    /// The table of a role.
+    /// The integer tensor of a role.
     ///
     /// # Errors
     /// [`WeightError::Missing`] if there is none, and those of [`get_integers`](Self::get_integers).
@@ -208,8 +209,8 @@ pub trait WeightSource: Sync {
         Err(self.missing(role))
     }
 
-    /// Returns the tensor of a role. If its data have to be computed, each part is reported when it is done, by the thread that
-    /// made it.
+    /// Returns the tensor of a role. If its data have to be computed, the thread that computes a part reports it when
+    /// it is done.
     ///
     /// # Errors
     /// Those of [`tensor`](Self::tensor).
@@ -217,7 +218,8 @@ pub trait WeightSource: Sync {
         self.tensor(role)
     }
 
-    /// Returns name, type and shape of the tensor of a role; the data may be missing if they have to be computed.
+    /// Returns the tensor of a role with its name, type and shape; if its data have to be computed, they may be
+    /// missing.
     ///
     /// # Errors
     /// Those of [`tensor`](Self::tensor).
@@ -230,7 +232,7 @@ pub trait WeightSource: Sync {
         self.naming().names(role).any(|name| self.contains(&name))
     }
 
-    /// Returns the name of the tensor that a stored one is a part of, if a tensor is stored in parts.
+    /// Returns the name of the whole tensor, if the stored tensor `name` is only a part of it.
     fn whole(&self, _name: &str) -> Option<String> {
         None
     }

@@ -42,9 +42,9 @@ use attn_kernels::{Kernel, NamedVariant};
 /// Terms of experts other than their matrices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpertTerms {
-    /// Experts have biases.
+    /// Whether experts have biases.
     pub biased: bool,
-    /// Rows have a weight for each of their experts.
+    /// Whether rows have a weight for each of their experts.
     pub weighted: bool,
 }
 
@@ -53,7 +53,7 @@ impl ExpertTerms {
     pub const NONE: Self = Self { biased: false, weighted: false };
 }
 
-/// The shared modules of this crate's kernels, which `build.rs` lists, as it does the kernels.
+/// The shared shader modules of this crate's kernels, as `build.rs` lists them.
 pub const MODULES: Modules = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
 /// Lists every kernel, by name.

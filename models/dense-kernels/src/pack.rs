@@ -31,7 +31,7 @@ pub struct Packed {
     pub scales: Vec<u32>,
 }
 
-/// The enum of codings, with its names and modules.
+/// Defines the enum of codings with their names and shader modules.
 macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident = $name:literal,)*) => {
         /// Codings of a packed matrix; types with one layout share a coding.
@@ -48,7 +48,7 @@ macro_rules! formats {
             pub(crate) const MODULES: &'static [(Self, &'static str)] =
                 &[$((Self::$format, concat!("weights_", $name))),*];
 
-            /// The name in variants of kernels.
+            /// The coding's name in variants of kernels.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -130,8 +130,8 @@ impl Format {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K | Self::Fp8)
     }
 
-    /// Whether converting its elements to integers takes longer than their products: on an H200 such blocks take
-    /// three times as long as others if they are in a cache.
+    /// Whether converting elements to integers takes longer than multiplying them: on an H200, such blocks take three
+    /// times as long as others if they are in a cache.
     #[must_use]
     pub fn unpacks_slowly(self) -> bool {
         matches!(self, Self::Iq4 | Self::Mxfp4)
@@ -165,7 +165,7 @@ impl Format {
         }
     }
 
-    /// Returns the device bytes of a column of `blocks` blocks.
+    /// Returns the number of bytes that a column of `blocks` blocks takes on the device.
     #[must_use]
     pub fn column_bytes(self, blocks: usize) -> usize {
         16 * self.quads(blocks) + 4 * self.scale_words(blocks)

@@ -20,7 +20,7 @@ use super::{StepGrid, StepTimes, grouped};
 /// thousand tokens keep about this much, and longer ones less.
 const ASSUMED: f64 = 0.5;
 
-/// Divisor of the number of rows for the short chunks, which are timed too.
+/// Number by which the rows of the longest chunks are divided for the short chunks, which are timed too.
 const SHORT: u32 = 8;
 
 /// Times of a prompt chunk.
@@ -106,7 +106,7 @@ impl ChunkCrossing {
         Self { chunks: vec![(1, u32::MAX)] }
     }
 
-    /// A crossing for chunks that are always dense if they have fewer rows.
+    /// A crossing with which chunks are dense if they have fewer than `rows` rows, and select otherwise.
     #[must_use]
     pub fn from_rows(rows: u32) -> Self {
         Self { chunks: vec![(rows, 0)] }
@@ -118,7 +118,7 @@ impl ChunkCrossing {
         self.is_known() && self.chunks.iter().all(|(_, tokens)| *tokens == u32::MAX)
     }
 
-    /// Whether it was measured from which contexts on selecting blocks pays; otherwise every chunk selects.
+    /// Whether it was measured after which contexts selection pays. If not, every chunk selects.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.chunks.is_empty()
@@ -131,8 +131,8 @@ impl ChunkCrossing {
         self.chunks.last().map_or(0, |(_, tokens)| *tokens)
     }
 
-    /// Whether a chunk of `rows` rows, the last of which is at `tokens - 1`, selects blocks. Chunks with fewer rows than any
-    /// timed one do not.
+    /// Whether a chunk of `rows` rows selects blocks if its last row is at position `tokens - 1`. Chunks with fewer rows
+    /// than any timed one do not.
     #[must_use]
     pub fn selects(&self, rows: u32, tokens: u32) -> bool {
         let of = self.chunks.iter().rfind(|(timed, _)| *timed <= rows);

@@ -54,7 +54,7 @@ impl Decoder {
         self.weights.host.as_ref().map(|host| host.placement())
     }
 
-    /// Returns the bytes of weights that steps have read from host memory so far.
+    /// Returns the number of bytes of weights that steps have read from host memory so far.
     #[must_use]
     pub fn streamed_weight_bytes(&self) -> u64 {
         self.streamed_bytes
@@ -81,8 +81,9 @@ impl Decoder {
         }
     }
 
-    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: all weights once (for experts, those that
-    /// random routing would reach), and the visible part of every sequence's cache. Sparse policies read less.
+    /// Number of bytes that a decode step of `rows` sequences of `context` tokens must read: all weights once (for
+    /// experts, those that random routing would reach), and the visible part of every sequence's cache. Sparse policies
+    /// read less.
     #[must_use]
     pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
         self.roofline().decode_bytes(rows, context)
@@ -95,16 +96,16 @@ impl Decoder {
         self.roofline().prefill_operations(tokens)
     }
 
-    /// Returns where a sparse policy selects; `None` without one. Selection on the host reads back queries in every layer, except
-    /// by position.
+    /// Returns where a sparse policy selects; `None` without one. Selection on the host reads back queries in every
+    /// layer, unless the policy selects by position.
     #[must_use]
     pub fn selects_on(&self) -> Option<SelectionPlace> {
         self.attention.sparse().map(super::sparse::Sparse::selects_on)
     }
 
     /// Sets whether steps return the selections of the sparse policy, or of the model's indexer; see
-    /// [`SparseOptions::trace`](crate::SparseOptions::trace). Long prefills return none of an indexer, since it selects for every
-    /// token.
+    /// [`SparseOptions::trace`](crate::SparseOptions::trace). Long prefills do not return those of an indexer, which
+    /// selects for every token.
     pub fn trace_selections(&mut self, on: bool) {
         if let Some(indexed) = &mut self.indexed {
             indexed.trace = on;
@@ -143,9 +144,9 @@ impl Decoder {
         self.keys.pages()?.predictions()
     }
 
-    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs next to
-    /// it: each alone, then both together, with as many pages as steps have prefetched so far. `None` if no page was fetched or
-    /// the adapter has no timestamps.
+    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs
+    /// next to it. Prefetch and product run alone, then together, with as many pages as steps have prefetched so far.
+    /// `None` if no page was fetched or the adapter has no timestamps.
     ///
     /// # Errors
     /// Errors of the device.

@@ -21,7 +21,7 @@ pub(super) struct Activations {
     pub(super) qkv: Buf<f32>,
     /// Rotated queries, `[max_rows, num_heads * head_dim]`.
     pub(super) q: Buf<f32>,
-    /// Log-sum-exps of attention, `[max_rows, num_heads]`.
+    /// Output of attention, `[max_rows, num_heads * head_dim]`.
     pub(super) attended: Buf<f32>,
     /// Log-sum-exps of attention, `[max_rows, num_heads]`.
     pub(super) lse: Buf<f32>,
@@ -68,8 +68,8 @@ impl Activations {
         })
     }
 
-    /// Resizes the buffers of partial results: partitions of decode rows, which grow with the contexts, and parts of tiles.
-    /// `max_partitions` is the maximum of a row, if the attention splits rows itself.
+    /// Resizes the buffers of partial results: partitions of decode rows, which grow with the contexts, and parts of
+    /// tiles. `max_partitions` is the maximum number of partitions of a row, if the attention splits rows itself.
     pub(super) fn fit_partials(
         &mut self,
         gpu: &Gpu,

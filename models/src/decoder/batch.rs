@@ -28,7 +28,7 @@ pub(super) struct Batch {
     pub(super) decode_until: u32,
     /// Length of the longest context of any row.
     pub(super) longest: u32,
-    /// Token of each row; those of a step that [follows](Self::follows) another are not in it.
+    /// Token of each row, unless the step [follows](Self::follows) another one.
     pub(super) tokens: StepList<u32>,
     /// Whether the token of each row is the one that the step before draws for it.
     pub(super) follows: bool,
@@ -36,7 +36,7 @@ pub(super) struct Batch {
     pub(super) positions: Vec<Range<u32>>,
     /// Rope factors of layers with full attention, then those of layers with a window, if they differ.
     cos_sin: SmallVec<[RopeRows; 2]>,
-    /// Scale of each row's query in layers without rope, and 0.
+    /// Scale of each row's query in layers without rope, as the cosine beside a sine of 0.
     query_scales: StepList<Angle>,
     /// Block tables of all slices and cache groups, one after the other.
     pub(super) tables: StepList<PhysicalBlock>,
@@ -56,7 +56,7 @@ pub(super) struct Prefill {
     /// Whether rows are attended one by one, by the decode kernel. Rows of selected blocks are in tiles anyway,
     /// because a tile shares lists.
     pub(super) by_rows: bool,
-    /// Whether rows are attended one by one except in steps that skip keys, which only tiles can.
+    /// Whether rows are attended one by one, except in steps that skip keys, since only tiles can skip keys.
     pub(super) by_rows_unless_skipping: bool,
     /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
@@ -96,7 +96,7 @@ pub(super) enum Dense {
 }
 
 impl Dense {
-    /// Both, in numerical order.
+    /// Both variants, in numerical order.
     pub(super) const BOTH: [Self; 2] = [Self::All, Self::Whole];
 }
 
@@ -137,8 +137,8 @@ impl Batch {
         })
     }
 
-    /// Plans the rows of `slices`. If blocks are selected by earlier queries, `queries` has the row of each slice among them;
-    /// slices without one attend everything.
+    /// Plans the rows of `slices`. If earlier queries select blocks, `queries` has each slice's row among these queries;
+    /// a slice without such a row attends everything.
     pub(super) fn plan(
         &mut self,
         config: &DecoderConfig,
@@ -246,7 +246,7 @@ struct SliceWork<'a> {
     index: usize,
     /// First row of the slice in the step.
     row: u32,
-    /// First entry of its block table in the batch.
+    /// First entry of the slice's block table in the batch.
     table: u32,
     prefill: Prefill,
     select_block: u32,

@@ -20,7 +20,7 @@ pub struct BlockRead(Vec<StageRead>);
 struct StageRead {
     gpu: Arc<Gpu>,
     runs: Vec<RunRead>,
-    /// Bytes of a block in each buffer.
+    /// Number of bytes of a block in each buffer.
     part_bytes: Vec<usize>,
     submission: Submission,
 }
@@ -38,8 +38,8 @@ impl BlockRead {
     /// Maximum number of blocks that one read stages.
     pub const MAX_BLOCKS: usize = 32;
 
-    /// Waits for the contents of the blocks, in the order of the read: the block's part of every buffer of the cache. Any thread
-    /// may wait while others submit.
+    /// Waits for the contents of the blocks, and returns them in the order of the read. The contents of a block are its
+    /// parts of all buffers of the cache. Any thread may wait while others submit.
     ///
     /// # Errors
     /// Errors of the device.
@@ -51,7 +51,7 @@ impl BlockRead {
         })
     }
 
-    /// Adds the read of the same blocks in the layers after these.
+    /// Adds a read of the same blocks in later layers.
     pub(crate) fn and(mut self, later: Self) -> Self {
         self.0.extend(later.0);
         self

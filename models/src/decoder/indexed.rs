@@ -119,7 +119,8 @@ impl Indexed {
     }
 }
 
-/// Returns the selection of a layer: one set for all heads, for each query, which sees the first `seen` blocks.
+/// Returns the selection of a layer: for each query, one set of blocks for all heads. Query `i` sees the first
+/// `seen[i]` blocks.
 fn selection(seen: &[u32], rows: &[Vec<u32>]) -> Selection {
     let mut selection = Selection::new();
     let max = seen.iter().copied().max().unwrap_or(0);

@@ -56,12 +56,12 @@ pub(super) enum Keys<'a> {
 /// Minimum number of rows of a step whose keys and values are written to the host as whole blocks, if pages are selected.
 const WHOLE_BLOCKS_FROM: usize = 64;
 
-/// Maximum size of whole blocks relative to the rows that a step writes. Above it rows are written one by one, as for
-/// many sequences that add a token each.
+/// Maximum size of whole blocks relative to the rows that a step writes. If whole blocks are larger, rows are written
+/// one by one, as for many sequences that add a token each.
 const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
-    /// Returns where the keys are of rows of an attention group that attend everything they see.
+    /// Returns the location of the keys for rows of an attention group that attend everything they see.
     pub(super) fn of(offload_plan: &'a OffloadPlan, attn_group: usize, rows: Dense) -> Self {
         offload_plan.stream(attn_group, rows).map_or(Keys::Device, Keys::Ring)
     }

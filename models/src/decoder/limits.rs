@@ -3,7 +3,7 @@
 use crate::DecoderConfig;
 use crate::matrix::SLACK;
 
-/// Maximum number of rows whose logits exist at one time when many are scored.
+/// Maximum number of rows whose logits exist at one time when many rows are scored.
 pub(super) const HEAD_ROWS: usize = 64;
 
 /// Number of elements of one head's partial result.
@@ -17,8 +17,8 @@ pub(super) fn max_rows(config: &DecoderConfig, binding_bytes: u64) -> u32 {
     u32::try_from(floats / row_floats(config)).unwrap_or(u32::MAX).max(1)
 }
 
-/// Floats per row in the widest buffer that has one entry for every row of a step. Expert pairs are processed in portions, and
-/// logits exist for few rows.
+/// Number of floats per row in the widest buffer that has one entry for every row of a step. Expert pairs are
+/// processed in portions, and logits exist for few rows.
 fn row_floats(config: &DecoderConfig) -> u64 {
     let c = config;
     let heads = u64::from(c.num_heads);

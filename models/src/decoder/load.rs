@@ -40,9 +40,9 @@ use crate::{
 /// Weights of a checkpoint on the device, which decoders share.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
-    /// Token embedding; `None` if the layers before are on another device.
+    /// Token embedding; `None` if the first layers of the model are on another device.
     pub(super) embedding: Option<Matrix>,
-    /// Weights of the output head; `None` if the layers after are on another device.
+    /// Weights of the output head; `None` if the last layers of the model are on another device.
     pub(super) head: Option<LogitWeights>,
     pub(super) layers: Arc<[LayerWeights]>,
     attention: AttentionWeights,
@@ -56,7 +56,7 @@ pub(super) struct Weights {
 /// Weights of a layer, without its attention.
 #[derive(Clone, Debug)]
 pub(super) struct LayerWeights {
-    /// Norms before attention and before the MLP; `None` if they read the residual as it is.
+    /// Norm before attention; the next field is the norm before the MLP. `None` if the layer reads the residual as it is.
     pub(super) attn_norm: Option<Buf<f32>>,
     pub(super) mlp_norm: Option<Buf<f32>>,
     pub(super) mlp: Mlp,
@@ -79,7 +79,8 @@ impl Decoder {
         Self::assemble(gpu, config, weights, options)
     }
 
-    /// Loads a decoder for each of `stages`: its device and its layers. The ranges follow each other and are all layers.
+    /// Loads a decoder for each of `stages`, which gives its device and its layers. The ranges of layers are consecutive,
+    /// and cover all layers.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -376,7 +377,7 @@ impl WeightLoader<'_> {
         Ok(self.tensor(role)?.to_f32().into_iter().map(|weight| offset + weight).collect())
     }
 
-    /// Loads vectors as one, one after the other.
+    /// Loads several vectors and concatenates them.
     fn joined(&self, roles: &[Role]) -> Result<Buf<f32>, ModelError> {
         let mut values = Vec::new();
         for role in roles {

@@ -11,11 +11,11 @@ use attn_kernels::gpu::Buf;
 /// Weights of an MLP, without the norm before it.
 #[derive(Clone, Debug)]
 pub(super) enum Mlp {
-    /// `down(silu(gate(x)) * up(x))`, or with another gate.
+    /// `down(silu(gate(x)) * up(x))`, or the same with another activation of the gate.
     Dense {
         gate_up: Matrix,
         down: Matrix,
-        /// Norm of its output.
+        /// Norm of the MLP's output.
         post_norm: Option<Buf<f32>>,
     },
     /// A router and experts.

@@ -24,7 +24,7 @@ use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 pub(super) struct Moe {
     pub(super) router: Matrix,
     pub(super) router_bias: Option<Buf<f32>>,
-    /// Added to the scores, for routing alone.
+    /// Correction that is added to the router's scores for the choice of experts alone.
     pub(super) correction: Buf<f32>,
     /// Experts of each token id, if token ids determine them.
     pub(super) table: Option<Buf<u32>>,
@@ -67,7 +67,7 @@ pub(super) struct MoeState {
     glu: Arc<Pipeline>,
     glu_shared: Arc<Pipeline>,
     combine: Arc<Pipeline>,
-    /// Kernels of few rows.
+    /// Kernels and buffers for steps of few rows.
     few: FewExperts,
     /// Maximum number of rows whose experts run at one time.
     portion: u32,
@@ -77,18 +77,19 @@ pub(super) struct MoeState {
     experts: Buf<u32>,
     /// Weights of each row's experts, `[max_rows, top_k]`.
     weights: Buf<f32>,
-    /// Pairs of a row and an expert of a portion, sorted by expert.
+    /// Pairs of a row in a portion and an expert, sorted by expert.
     order: Buf<u32>,
     tiles: Buf<[u32; 4]>,
-    /// Gates and ups: `[portion * top_k, 2 * inner]`, or of the shared expert.
+    /// Gates and ups of routed experts, `[portion * top_k, 2 * inner]`, or of the shared expert.
     gate_up: Buf<f32>,
-    /// Activations between the two products, `[portion * top_k, inner]`, or of the shared expert.
+    /// Activations between the two products of routed experts, `[portion * top_k, inner]`, or of the shared expert.
     inner: Buf<f32>,
     /// Outputs of experts, `[portion * top_k, hidden]`.
     out: Buf<f32>,
 }
 
-/// Maximum size of the widest buffer of pairs, in one binding. The more pairs a matrix has at a time, the less often it is read.
+/// Maximum number of bytes of the widest buffer of pairs, which is one binding. Larger portions read each matrix less
+/// often.
 const PAIR_BYTES: u64 = 256 << 20;
 
 /// Divisor of the number of rows of a portion, for the alignment of bindings.
@@ -161,7 +162,7 @@ impl MoeState {
 }
 
 impl MoeState {
-    /// Records the norm of all rows and what their experts add to the residual.
+    /// Records the norm of all rows, and the experts, whose outputs are added to the residual.
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,
@@ -217,7 +218,7 @@ impl MoeState {
         Ok(())
     }
 
-    /// Records the routed experts of all rows, pair by pair, which add to the residual.
+    /// Records the routed experts of all rows, pair by pair, and adds their outputs to the residual.
     fn few(
         &self,
         ctx: &mut Ctx<'_>,
@@ -232,7 +233,7 @@ impl MoeState {
         self.few.record(&mut ctx.ops.kernels, ctx.pass, experts.matrices(), pairs)
     }
 
-    /// Returns the biases of gates and ups, and of downs; any floats if there are none.
+    /// Returns the biases of gates and ups, and of downs. If the experts have none, returns buffers of arbitrary floats.
     fn biases(&self, experts: &Experts) -> [Bind<f32>; 2] {
         match &experts.biases {
             Some(biases) => biases.each_ref().map(Buf::bind),
@@ -300,7 +301,7 @@ impl MoeState {
         Ok(())
     }
 
-    /// Sorts pairs by expert for products with `matrices`.
+    /// Records the sort of pairs by expert, for products with `matrices`.
     fn sorted(
         &self,
         ctx: &mut Ctx<'_>,

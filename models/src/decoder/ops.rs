@@ -53,7 +53,7 @@ pub(super) struct Ops {
     pub(super) kernels: Kernels,
     /// Roundings that products may apply to activations.
     pub(super) precision: Precision,
-    /// Kernel of the token embedding; `None` if the layers before are on another device.
+    /// Kernel of the token embedding; `None` if the first layers of the model are on another device.
     embed: Option<Arc<Pipeline>>,
     norm: Arc<Pipeline>,
     norm_add: Arc<Pipeline>,
@@ -166,7 +166,8 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Records the embeddings of the step's tokens, into the residual. Without an embedding, the layers before have written it.
+    /// Records the embeddings of the step's tokens into the residual. Without an embedding, it records nothing: the
+    /// layers on the device before have written the residual.
     pub(super) fn embed(&mut self, embedding: Option<&Matrix>) {
         let Some((embedding, pipeline)) = embedding.zip(self.ops.embed.as_ref()) else { return };
         let (rows, width) = (self.rows(), self.config.hidden_size);
@@ -262,8 +263,8 @@ impl<'a> Ctx<'a> {
         matrix.norms(&self.ops.kernels, self.rows(), self.ops.precision)
     }
 
-    /// Returns the input of a projection: the stream and its norm, if the product applies the norm itself (`inside`), or normed
-    /// rows; without a norm, the stream.
+    /// Returns the input of a projection, and the norm that the product has to apply. The input is the stream if the
+    /// product applies the norm itself (`inside`) or there is no norm; otherwise, it is normed rows.
     pub(super) fn normed<'b>(
         &mut self,
         weight: Option<&'b Buf<f32>>,

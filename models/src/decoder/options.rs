@@ -56,11 +56,12 @@ pub struct DecoderOptions {
     pub spill: Option<Arc<Spill>>,
     /// Limits of reads from disk ahead of a policy's selections. The cache counts whole blocks, of all layers.
     pub reads_ahead: EngineConfig,
-    /// Bytes that weights may use on the device: matrices of further layers are kept in host memory, and every step copies them
-    /// to the device. `None` for all.
+    /// Maximum number of bytes of weights on the device; `None` if all weights are there. Matrices of further layers are
+    /// in host memory, and every step copies them to the device.
     #[setters(into)]
     pub weights_on_gpu: Option<u64>,
-    /// Device memory that the scores of an indexer may use; `None` if that is unknown: portions of rows then use 64 MiB.
+    /// Device memory that the scores of an indexer may use; `None` if the amount is unknown: portions of rows then use 64
+    /// MiB.
     #[setters(into)]
     pub score_memory: Option<Memory>,
     /// Progress of loading the weights.
@@ -122,7 +123,7 @@ impl DecoderOptions {
         self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some())
     }
 
-    /// Whether the prompts of a step skip keys, because it pays for at least one of them.
+    /// Whether the prompt chunks of a step skip keys, which they do if skipping pays for at least one chunk.
     pub(super) fn skips_in(&self, slices: &[Slice<'_>]) -> bool {
         let skipping = self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some());
         let mut chunks = slices.iter().filter(|slice| slice.phase == Phase::Prefill);
@@ -134,9 +135,9 @@ impl DecoderOptions {
         self.selection().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
     }
 
-    /// Whether attention may round to f16 for cooperative matrices, if the device supports them. This costs about as much
-    /// accuracy as an f16 cache; 8-bit codes lose nothing more; and no such kernel reads an f32 cache. Tiles hold rows of one
-    /// sequence, so that a row would depend on its chunk.
+    /// Whether attention may use cooperative matrices, which round to f16. The rounding costs about as much accuracy as
+    /// an f16 cache, and nothing more if the cache has 8-bit codes; no such kernel reads an f32 cache. Reproducible
+    /// attention cannot use them: tiles hold rows of one sequence, so a row would depend on its chunk.
     pub(super) fn uses_coop(&self, gpu: &Gpu) -> bool {
         gpu.runs_coop() && self.coop && !self.reproducible
     }

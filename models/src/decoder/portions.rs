@@ -24,7 +24,8 @@ pub(super) struct RowTask<'a> {
 #[derive(Clone)]
 pub(super) struct Portion {
     pub(super) rows: Range<usize>,
-    /// Whether their keys come in chunks. A chunk that a row does not see keeps its partial results, but not its output.
+    /// Whether the keys of these rows come in chunks. A chunk that a row does not see keeps the row's partial results,
+    /// but not its output.
     pub(super) in_chunks: bool,
 }
 
@@ -78,7 +79,8 @@ fn attend_chunks(
     kernel.reduce(ctx, portion);
 }
 
-/// Returns the ring schedule of rows. `tiles` returns the tiles of a group, which are attended together with its rows.
+/// Returns the ring schedule of a task. `tiles` returns the tiles that are attended together with the rows of a ring
+/// group.
 pub(super) fn ring_schedule<'a, K: RowKernel>(
     planner: &SplitPlanner,
     task: &RowTask<'a>,

@@ -11,7 +11,7 @@ pub struct LoadProgress(Arc<Mutex<Counts>>);
 #[derive(Debug, Default)]
 struct Counts {
     loaded: Loaded,
-    /// Size of the tensors that were begun; at least what is loaded.
+    /// Size of the tensors whose loading has begun, at least as large as the loaded part.
     begun: Size,
 }
 
@@ -55,7 +55,7 @@ impl LoadProgress {
             Counts { loaded: Loaded { total_elements, ..Loaded::default() }, begun: Size::default() };
     }
 
-    /// Starts a tensor. The part `done` was read before.
+    /// Begins to count a tensor of `size`, whose part `done` was counted before.
     pub(crate) fn begin_tensor(&self, size: Size, done: Size) {
         let mut counts = self.counts();
         counts.begun.bytes += size.bytes - done.bytes.min(size.bytes);
@@ -70,7 +70,7 @@ impl LoadProgress {
         counts.add(part);
     }
 
-    /// Starts packing `matrix`: everything begun before it is done.
+    /// Begins to pack `matrix`, and counts everything that was begun earlier as loaded.
     pub(crate) fn begin_matrix(&self, matrix: Size) {
         let mut counts = self.counts();
         let Counts { loaded, begun } = &mut *counts;
@@ -90,7 +90,7 @@ impl LoadProgress {
 }
 
 impl Counts {
-    /// Counts a part, clamped, since a matrix may be packed in a wider type than it is counted in.
+    /// Counts a part, up to the size that was begun: a matrix may be packed in a wider type than it is counted in.
     fn add(&mut self, part: Size) {
         self.loaded.bytes = (self.loaded.bytes + part.bytes).min(self.begun.bytes);
         self.loaded.elements = (self.loaded.elements + part.elements).min(self.begun.elements);

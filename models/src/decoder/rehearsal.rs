@@ -92,8 +92,8 @@ impl Decoder {
         Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid, stride, ran: 0 })
     }
 
-    /// Number of tokens that fit into the pool, the same number in every cache group, if each sequence has a block
-    /// that is not full.
+    /// Number of tokens for which the pool has blocks in every cache group, if the last block of each sequence may be
+    /// partly empty.
     fn pool_tokens(&self) -> u64 {
         let sizes = self.kv.plan().block_sizes();
         let (groups, least) =
@@ -126,9 +126,9 @@ impl DecodeRehearsal<'_> {
         self.stride
     }
 
-    /// Runs steps of `rows` sequences of up to `context` tokens each, dense or `selecting` blocks, and waits for them: one after
-    /// another, as many as there are from one selection to the next. The first steps of a size also write keys and values, and
-    /// the first of a kind is encoded.
+    /// Runs as many steps as there are from one selection to the next, one after another, and waits for them. Each has
+    /// `rows` sequences of up to `context` tokens, and selects blocks if `selecting`, else attends everything. The first
+    /// steps of a size also write keys and values, and the first step of a kind is encoded.
     ///
     /// # Errors
     /// Errors of the device.

@@ -21,7 +21,7 @@ pub(super) struct KeyRange {
 
 /// Rows or tiles that attend chunk by chunk.
 pub(super) trait RingAttention {
-    /// Returns the range of keys that some of the rows see.
+    /// Returns the range of keys that at least one of the rows sees.
     fn seen(&self) -> Range<u32>;
 
     /// Records the attention to a chunk.
@@ -38,7 +38,7 @@ pub(super) struct RingTask<'a> {
 }
 
 impl RingTask<'_> {
-    /// Returns the chunks that some of the task's rows see.
+    /// Returns the chunks that at least one of the task's rows sees.
     fn chunks<'s>(&self, stream: &'s Stream) -> impl Iterator<Item = usize> + use<'s> {
         let seen: Vec<Range<u32>> = self.attending.iter().map(|attending| attending.seen()).collect();
         let chunks = stream.groups[self.group].chunks.iter().enumerate();
@@ -91,7 +91,7 @@ pub(super) fn run_schedule(
     Ok(())
 }
 
-/// Returns the first chunk of a layer that has to be copied, if its rows use the ring.
+/// Returns the first chunk of a layer that has to be copied to the ring; `None` if the layer has no such chunk.
 fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<RingLoad<'a>> {
     let (index, attn_group) = (layer < ctx.config.layers.len())
         .then(|| (ctx.attn_groups.of_layers[layer], ctx.group_rows(layer)))?;

@@ -19,9 +19,9 @@ use crate::sparse::SparseOptions;
 /// A decode row, or the rows of a prompt chunk, for which blocks are selected.
 #[derive(Debug)]
 pub(super) struct SelectingRows {
-    /// Index of its slice.
+    /// Index of the slice that the rows belong to.
     pub(super) slice: usize,
-    /// First of its rows in the step.
+    /// Index of the first of these rows in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
     /// Row of the query that a decode row selects by: its own, or an earlier one.
@@ -29,7 +29,7 @@ pub(super) struct SelectingRows {
     /// Position of the first row.
     pub(super) position: u32,
     phase: Phase,
-    /// Range of its block table in the batch's tables.
+    /// Range of the sequence's block table in the batch's tables.
     pub(super) table: Range<usize>,
     /// Number of earlier accesses of each block, for policies that use them.
     access: Vec<u32>,
@@ -39,14 +39,14 @@ pub(super) struct SelectingRows {
     pub(super) lists: u32,
 }
 
-/// Lists of selected blocks of one layer, as a kernel reads them: `count, block, block, ...`, ascending, one for each KV head of
-/// a list group.
+/// Lists of the blocks that one layer selected: one list for each KV head of a list group. Kernels read a list as
+/// `count, block, block, ...`, ascending.
 #[derive(Clone, Debug)]
 pub(super) struct Lists {
     pub(super) bind: Bind<u32>,
     /// Number of entries from one list to the next.
     pub(super) stride: u32,
-    /// Number of blocks of the longest list, rounded up.
+    /// Upper bound of the number of blocks of a list.
     pub(super) blocks: u32,
 }
 
@@ -61,7 +61,7 @@ impl SelectingRows {
         self.position as usize + self.rows
     }
 
-    /// Number of blocks that its lists could name, summed over the lists.
+    /// Number of blocks that the rows' lists could name, summed over the lists.
     pub(super) fn visible(&self, select_block: u32) -> u64 {
         let end = self.kv_len().div_ceil(select_block as usize) as u64;
         // Query block by query block, up to its own.
@@ -73,7 +73,7 @@ impl SelectingRows {
         self.list + u32_of(self.list_of(position as usize, select_block))
     }
 
-    /// Returns the index of the row at `position` among its own list groups.
+    /// Returns the index of the list group of the row at `position`, counted from the first list group of these rows.
     pub(super) fn list_of(&self, position: usize, select_block: u32) -> usize {
         let block = select_block as usize;
         if self.lists == 1 { 0 } else { position / block - self.position as usize / block }
@@ -81,7 +81,7 @@ impl SelectingRows {
 }
 
 impl SparseOptions {
-    /// Returns the number in the model of a layer of the decoder.
+    /// Converts the index of a layer in the decoder to its index in the model.
     pub(super) fn in_model(&self, layer: usize) -> u32 {
         self.first_layer + u32_of(layer)
     }
@@ -104,8 +104,9 @@ impl SparseOptions {
         dense.iter().enumerate().map(of_layer).collect()
     }
 
-    /// Returns the rows of a step for which blocks are selected, in the order of their lists: decode rows in the order of the
-    /// step, then prefills. If there are earlier `queries`, decode slices without a row among them are left out.
+    /// Returns the rows of a step for which blocks are selected, in the order of their lists: decode rows in the order of
+    /// the step, then prefills. If decode rows select by earlier `queries`, decode slices without an earlier query are
+    /// left out.
     pub(super) fn selecting_rows(
         &self,
         slices: &[Slice<'_>],
@@ -147,7 +148,7 @@ impl SparseOptions {
         selecting
     }
 
-    /// Returns the number of tokens from which on decode rows of a sequence select.
+    /// Returns the minimum number of tokens of a sequence whose decode rows select.
     fn least(&self, slices: &[Slice<'_>]) -> u32 {
         let decoding = slices.iter().filter(|slice| slice.phase == Phase::Decode);
         if decoding.clone().count() < self.of(Phase::Decode).min_requests() as usize {
@@ -190,7 +191,8 @@ impl SparseOptions {
         selecting.phase == Phase::Prefill && self.history_only()
     }
 
-    /// Runs the policy's own code for a layer, with digests in the kernels' format, or keeps the blocks that were `retrieved`.
+    /// Runs the policy's own code for a layer, with digests in the kernels' format. If blocks were `retrieved` earlier,
+    /// the policy keeps these blocks.
     pub(super) fn select(
         &self,
         selecting: &SelectingRows,

@@ -135,12 +135,13 @@ impl Sparse {
         self.selector.forget(&mut blocks);
     }
 
-    /// Plans which queries a step keeps. Returns for each slice the row of its earlier query, if decode rows select by those.
+    /// Plans which queries a step keeps. Returns the row of the earlier query of each slice; `None` if decode rows do not
+    /// select by earlier queries.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>]) -> Option<Vec<Option<u32>>> {
         self.previous.as_mut().map(|previous| previous.plan(slices, self.selector.at_once()))
     }
 
-    /// Starts a step. Everything that needs no query is planned here for all layers, so that nothing waits in between.
+    /// Starts a step, and plans for all layers everything that does not depend on queries.
     pub(super) fn begin(&mut self, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         self.account.begin(&self.rules, step.batch, step.slices);
         self.previous.iter_mut().for_each(Previous::begin);
@@ -215,7 +216,7 @@ impl Sparse {
         self.selector.read(pass, batch)
     }
 
-    /// Ends a step: takes its readbacks, and outputs what each slice attended.
+    /// Ends a step: processes its readbacks, and outputs the blocks that each slice attended.
     pub(super) fn take(
         &mut self,
         batch: &Batch,
@@ -242,12 +243,14 @@ impl Selected<'_> {
         self.chunk_lists.blocks * self.block
     }
 
-    /// Records, after prompt chunks attended their lists, a correction for the blocks that the lists leave out.
+    /// Records a correction for the blocks that the lists of prompt chunks leave out, after the chunks attended their
+    /// lists.
     pub(super) fn correct(&self, ctx: &mut Ctx<'_>, layer: usize) {
         self.sparse.selector.correct(&self.sparse.rules, ctx, layer);
     }
 
-    /// Records, after `count` listed rows were attended, a bound of the mass that they keep, in steps that request it.
+    /// Records a bound of the attention mass that the lists of `count` rows keep, after the rows attended them, in steps
+    /// that request it.
     pub(super) fn certify(
         &self,
         ctx: &mut Ctx<'_>,

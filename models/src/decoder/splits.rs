@@ -25,11 +25,11 @@ pub(super) struct Division {
 #[derive(Debug)]
 pub(super) struct Splits {
     planner: SplitPlanner,
-    /// Number of keys of a partition for rows that attend everything they see, if it must not depend on the step:
-    /// reproducible rows may not depend on the others' lengths.
+    /// Fixed number of keys of a partition for rows that attend everything they see; `None` if the number may depend on
+    /// the step. Reproducible rows may not depend on the lengths of other rows.
     fixed: Option<u32>,
-    /// Number of keys of a partition for rows that attend lists, if it must not depend on the step, or if pages have
-    /// slots, since slots hold whole partitions.
+    /// Fixed number of keys of a partition for rows that attend lists; `None` if the number may depend on the step. It is
+    /// also fixed if pages have slots, since slots hold whole partitions.
     lists_fixed: Option<u32>,
     /// Divisions of the step, by attention group.
     attn_groups: Vec<[Division; 2]>,

@@ -193,7 +193,7 @@ impl<'a> WeightAllocator<'a> {
         })
     }
 
-    /// Allocates host memory that kernels read, or that is copied from if they cannot.
+    /// Allocates host memory that kernels read, or that the queue copies from if kernels cannot read it.
     fn host_buffer(&self, quads: usize) -> Result<Buf<[u32; 4]>, ModelError> {
         let label = "host_weights";
         Ok(match self.gpu.has_host_buffers() {

@@ -45,7 +45,7 @@ pub struct WeightPlacement {
     pub num_layers: u32,
     /// Layers whose matrices are in host memory, ascending; none if all weights are on the device.
     pub host_layers: Vec<u32>,
-    /// Bytes of weights on the device, including slots for layers of the host.
+    /// Bytes of weights on the device, including slots for the layers on the host.
     pub device_bytes: u64,
     /// Bytes of weights in host memory, all of which every step copies to the device.
     pub host_bytes: u64,
@@ -53,7 +53,7 @@ pub struct WeightPlacement {
     pub(crate) slots: u32,
     /// Bytes of the buffers of a slot.
     pub(crate) slot_bytes: Vec<u64>,
-    /// Bytes of a copied block; buffers of slots and layers are whole blocks.
+    /// Bytes of a copied block. Buffers of slots and of layers consist of whole blocks.
     pub(crate) block_bytes: u64,
 }
 
@@ -69,10 +69,10 @@ pub(super) const BLOCK_BYTES: u64 = 64 << 10;
 /// Bytes of a block of small layers, so that they are copied in portions too.
 const SMALL_BLOCK_BYTES: u64 = 1 << 10;
 
-/// Bytes of a copy's list per block of a buffer.
+/// Bytes that each block of a buffer takes in the list of a copy.
 const LISTED_BYTES: u64 = size_of::<BlockCopy>() as u64;
 
-/// Bytes of a layer's buffer from which on blocks are large.
+/// Minimum number of bytes of a layer's buffer that is divided into large blocks.
 const LARGE_BYTES: u64 = 16 << 20;
 
 impl WeightPlacement {
@@ -88,9 +88,9 @@ impl WeightPlacement {
         })
     }
 
-    /// Returns the placement with `count` layers on the host. They are spread evenly, so that the same amount of computation
-    /// overlaps with each copy. The last layer is one of them, since no copy can overlap with layers after it; if gaps differ,
-    /// the first is a long one, since the first copy overlaps with one layer less.
+    /// Returns the placement with `count` layers on the host. They are spread evenly, so that the same amount of
+    /// computation overlaps with each copy. The last layer is always on the host, since no copy could overlap with layers
+    /// after it. If gaps differ, the first gap is a long one, since the first copy overlaps with one layer less.
     fn of(outline: &WeightOutline, count: usize) -> Self {
         let layers = &outline.layers;
         let on_host: Vec<usize> = (1..=count).map(|n| (n * layers.len()).div_ceil(count) - 1).collect();

@@ -20,7 +20,8 @@ use super::{HostWeights, SlotPlace};
 use crate::ModelError;
 use crate::cast::u32_of;
 
-/// Number of workgroups that saturate a bus with 16 KiB in flight each; the same number copies keys and values.
+/// Number of workgroups that copy weights. With 16 KiB in flight each, they saturate a bus; the same number copies
+/// keys and values.
 const WORKGROUPS: u32 = 8;
 
 /// Minimum size of a portion: the start of a dispatch that waits for a bus takes some ten microseconds.
@@ -43,12 +44,12 @@ pub(crate) struct WeightStream {
     coming: Option<Coming>,
 }
 
-/// Copies of layers to the device.
+/// Way in which layers are copied to the device.
 #[derive(Debug)]
 enum WeightTransport {
-    /// A kernel copies the listed blocks, as it can access host memory. In each pair, both numbers are the same.
+    /// A kernel, which can access host memory, copies the listed blocks. Both numbers of each pair are the same.
     Kernel { copy: Arc<Pipeline>, pairs: Buf<BlockCopy> },
-    /// Copy commands of the queue, if kernels cannot; nothing overlaps with them.
+    /// The queue copies by commands, if kernels cannot access host memory; nothing overlaps with the copies.
     Queue,
 }
 
@@ -57,16 +58,16 @@ enum WeightTransport {
 struct Coming {
     /// Position among the layers on the host.
     order: usize,
-    /// Number of blocks of all its buffers whose copies are recorded.
+    /// Number of the layer's blocks whose copies are recorded, counted through all its buffers.
     copied: usize,
-    /// Bytes of weights of the products since the copy began.
+    /// Bytes of the weights that products have read since the copy began.
     passed: u64,
-    /// Bytes of weights of all products until the layer is needed.
+    /// Bytes of the weights that products read from the start of the copy until the layer is needed.
     window: u64,
 }
 
 impl WeightStream {
-    /// Creates slots for layers of the host.
+    /// Creates slots for the layers on the host.
     pub(crate) fn new(gpu: &Gpu, host: Arc<HostWeights>) -> Result<Self, ModelError> {
         let quads = |bytes: &u64| usize::try_from(bytes / 16).expect("a buffer fits in memory");
         let slot = || {
@@ -92,12 +93,13 @@ impl WeightStream {
         self.slots[place.slot as usize][place.buffer as usize].bind_from(place.quad as usize)
     }
 
-    /// Forgets the last step.
+    /// Begins a step, and forgets the copy that the last step began.
     pub(crate) fn begin_step(&mut self) {
         self.coming = None;
     }
 
-    /// Records that a layer's weights are on the device before what follows, and starts copying the next layer on the host.
+    /// Records that a layer's weights are on the device before the commands that follow, and starts copying the next
+    /// layer on the host.
     pub(crate) fn enter(&mut self, pass: &mut Pass, layer: usize) {
         let host = Arc::clone(&self.host);
         let placement = &host.placement;
@@ -118,7 +120,8 @@ impl WeightStream {
         }
     }
 
-    /// Starts copying a layer of the host, beginning at `layer`.
+    /// Starts to copy the layer with number `order` among those on the host. The products from `layer` on overlap with
+    /// the copy.
     fn begin(&mut self, layer: usize, order: usize) {
         let until = self.host.placement.host_layers[order] as usize;
         let window = self.host.layer_bytes[layer..until].iter().sum();

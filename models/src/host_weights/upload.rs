@@ -37,8 +37,8 @@ pub(crate) struct Planes {
 }
 
 impl Columns<'_> {
-    /// Packs the matrix. `fill` writes a range of columns of every part to a matrix of just these; it runs on several threads.
-    /// Host memory holds the packed matrix once, and one group per processor.
+    /// Packs the matrix. `fill` writes a range of columns of every part to a matrix of only these columns; it runs on
+    /// several threads. Host memory holds the packed matrix once, and one group per processor.
     pub(crate) fn upload(
         &self,
         allocator: &WeightAllocator<'_>,

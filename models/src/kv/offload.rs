@@ -25,7 +25,7 @@ pub struct Offload {
     /// Number of slots of the ring, at least 1.
     #[setters(skip)]
     pub ring_slots: u32,
-    /// Memory of these blocks.
+    /// Memory of the blocks off the device.
     pub memory: HostMemory,
     /// Maximum number of blocks of one buffer; limited by the size of a binding.
     pub buffer_blocks: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Ring {
     pages: bool,
     /// Number of slots.
     slots: u32,
-    /// Number of blocks of one layer per slot: whole partitions.
+    /// Number of blocks of one layer that a slot holds, in whole partitions.
     slot_blocks: u32,
     /// Number of blocks per partition.
     partition: u32,

@@ -11,7 +11,7 @@ use crate::kernel::matmul_int8;
 use crate::kernel::matmul_tile::Tile;
 use crate::pack::{BLOCK, Format};
 
-/// Kernels of products of one part.
+/// Alternative kernels for products of one part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Contender {
     /// `matmul`
@@ -27,7 +27,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// Returns the roundings that the contender applies, for which [`Kernels`] reserve buffers.
+    /// Returns the roundings that the kernel applies, for which [`Kernels`] reserve buffers.
     pub(crate) fn precision(self) -> Precision {
         let int8 = matches!(self, Self::CodedLanes | Self::CodedTiles);
         Precision { f16: self == Self::Matrices, int8, invariant: false }

@@ -16,13 +16,13 @@ pub(crate) struct ExpertMatrices<'a> {
 
 /// Pairs of a row and an expert that are multiplied one by one.
 pub(crate) struct FewPairs<'a> {
-    /// Rows of activations, with `y` that the weighed sum of their experts is added to.
+    /// Rows of activations; the weighted sum of the outputs of their experts is added to `y`.
     pub(crate) rows: Product<'a>,
     /// Experts of each row, `[rows, top]`.
     pub(crate) experts: Bind<u32>,
     /// Factors on the outputs of experts, `[rows, top]`.
     pub(crate) factors: Bind<f32>,
-    /// Biases of gates and ups, and of downs; any floats if there are none.
+    /// Biases of gates and ups, and of downs; buffers of arbitrary floats if the experts have none.
     pub(crate) biases: [Bind<f32>; 2],
     /// Slope of a gate's sigmoid, and limit of gates and ups, if the activation has them.
     pub(crate) alpha: f32,
@@ -42,7 +42,8 @@ pub(crate) struct FewExperts {
 }
 
 impl FewExperts {
-    /// Returns the maximum number of rows whose pairs are multiplied one by one: until there is a pair for every expert.
+    /// Returns the maximum number of rows whose pairs are multiplied one by one: these rows have at most as many pairs as
+    /// there are experts.
     pub(crate) fn max_rows(moe: &MoeConfig, precision: Precision) -> u32 {
         // The number of rows must not change a result there.
         let serves = precision.codes() && !precision.invariant;
@@ -68,7 +69,7 @@ impl FewExperts {
         })
     }
 
-    /// Whether this form multiplies the pairs of `rows` rows.
+    /// Whether the kernels of few pairs multiply the pairs of `rows` rows.
     pub(crate) fn serves(&self, kernels: &Kernels, of: ExpertMatrices<'_>, rows: u32) -> bool {
         let [gate_up, down] = self.keys(of);
         let slow = of.gate_up.format.unpacks_slowly() || of.down.format.unpacks_slowly();
@@ -92,7 +93,7 @@ impl FewExperts {
         ]
     }
 
-    /// Records what the experts of [`serves`](Self::serves) add to each row.
+    /// Records the kernels that add the outputs of experts to each row, if [`serves`](Self::serves) is true.
     pub(crate) fn record(
         &self,
         kernels: &mut Kernels,

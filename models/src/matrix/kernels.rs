@@ -114,9 +114,10 @@ impl Exact {
         }
     }
 
-    /// Returns the kernel that reads activations through windows, if it broadcasts them and a window holds a row of `width`, and
-    /// the number of rows of a dispatch, in whole tiles, since lanes of empty rows cost as much. One window has all rows if it
-    /// holds a tile; otherwise each row of a tile has one.
+    /// Returns the variant of the kernel that reads activations through windows, and the number of rows of a dispatch.
+    /// There is one only if the kernel broadcasts activations and a window holds a row of `width`. One window has all
+    /// rows if it holds a tile, and otherwise each row of a tile has one. A dispatch has whole tiles, since lanes of
+    /// empty rows cost as much.
     pub(crate) fn windowed(self, rows: u32, width: u32) -> (Self, u32) {
         let held = WINDOW_BYTES / 4 / width;
         match self {
@@ -166,7 +167,7 @@ pub(crate) struct MaxProduct {
     pub(crate) normed_width: u32,
     /// Number of input features of all experts of a row.
     pub(crate) routed_width: u32,
-    /// Number of rows of products after a norm that the experts of few rows take.
+    /// Maximum number of normed rows whose experts are multiplied pair by pair.
     pub(crate) expert_rows: u32,
     pub(crate) precision: Precision,
 }
@@ -220,12 +221,12 @@ impl Kernels {
         }
     }
 
-    /// Whether the buffer holds the codes of `rows` rows of `blocks` blocks.
+    /// Whether the buffer of codes has room for `rows` rows of `blocks` blocks.
     pub(super) fn holds_codes(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize <= self.scratch.scales.len()
     }
 
-    /// Whether the buffer holds `rows` rows of `blocks` blocks of f16.
+    /// Whether the buffer of f16 has room for `rows` rows of `blocks` blocks.
     pub(super) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize * 8 <= self.scratch.halves.len()
     }
@@ -272,8 +273,8 @@ impl Kernels {
         Ok(())
     }
 
-    /// Records the input rows of `matmul_coop`, and returns their stride in vec4. They are rounded to f16 beforehand if there is
-    /// a norm, or if products read enough elements, `elements_read` in all, for it to pay.
+    /// Prepares the input rows of `matmul_coop`, and returns their stride in vec4. The rows are rounded to f16 beforehand
+    /// if there is a norm, or if products read so many elements, `elements_read` in all, that the rounding pays.
     pub(crate) fn coop_rows(
         &mut self,
         pass: &mut Pass,
@@ -293,8 +294,8 @@ impl Kernels {
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 
-    /// Returns the f32 kernel for products of `[rows, cols, blocks]`, with the columns of one part of an epilogue, and `matrices`
-    /// matrices of a format: the fastest one that passed the driver's self-test.
+    /// Returns the fastest f32 kernel that passed the driver's self-test, for products of `[rows, cols, blocks]` with
+    /// `matrices` matrices of a format. `cols` are the columns of one part of `epilogue`.
     pub(crate) fn exact(&self, format: Format, shape: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
         let fastest = self.fastest_exact(shape, epilogue, matrices);
         if self.profile().verdicts.is_empty() {
@@ -338,7 +339,7 @@ impl Kernels {
         }
     }
 
-    /// Returns the pipeline of a key without weights, or with weights in buffers; it is compiled once.
+    /// Returns the pipeline of a key, which reads weights from buffers, if any. Each pipeline is compiled once.
     pub(crate) fn pipeline(&mut self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
         self.compiled(key, false)
     }
@@ -400,7 +401,7 @@ impl Kernels {
     }
 }
 
-/// The input of a product with a norm on the way in, or without.
+/// Returns the form of a product's input, normed or plain.
 fn input<T>(norm: Option<&T>) -> Input {
     norm.map_or(Input::Plain, |_| Input::Normed)
 }

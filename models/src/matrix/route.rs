@@ -37,7 +37,7 @@ impl Kernels {
         epilogues.all(|epilogue| self.trusts(key(epilogue)))
     }
 
-    /// Whether a kernel passed the driver's self-test, or none has been tested.
+    /// Whether a kernel passed the driver's self-test, or no kernel was tested.
     pub(super) fn trusts(&self, key: Key) -> bool {
         self.profile().verdicts.is_empty() || self.profile().runs(&self.variant(key))
     }
@@ -98,7 +98,7 @@ impl Matrix {
         ProductRoute { level, text }
     }
 
-    /// Whether a product of `rows` rows can apply their norm.
+    /// Whether a product of `rows` rows can apply the norm of the rows.
     pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
         // A norm goes over whole blocks.
         self.width == self.blocks * 32

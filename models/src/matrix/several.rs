@@ -28,12 +28,12 @@ pub(crate) struct RoutedPairs<'a> {
     pub(crate) tiles: &'a Buf<[u32; 4]>,
     pub(crate) order: &'a Buf<u32>,
     pub(crate) pairs: u32,
-    /// The kernel for whose tiles the pairs are divided.
+    /// Kernel that determines the tiles into which the pairs are divided.
     pub(crate) route: PairKernel,
     pub(crate) max_tiles: u32,
     /// Number of pairs that share a vector of x.
     pub(crate) x_div: u32,
-    /// Number of such products of these matrices in a step.
+    /// Number of portions of a step, each of which multiplies by these matrices once.
     pub(crate) portions: u32,
 }
 
@@ -117,7 +117,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
+    /// Records the products of every row with several matrices: vector `[row, m]` is multiplied by matrix `m`.
     pub(crate) fn multiply_each(
         &self,
         kernels: &mut Kernels,

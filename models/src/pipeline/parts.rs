@@ -85,7 +85,7 @@ impl<'a> Part<'a> {
         if is_last { &self.samples } else { &[] }
     }
 
-    /// Whether its rows return nothing: they are from the middle of prompts.
+    /// Whether the rows of the part return nothing, because they are from the middle of prompts.
     pub(super) fn is_unread(&self) -> bool {
         let returns = |slice: &Slice<'_>| !slice.targets.is_empty() || slice.logits + slice.pooled > 0;
         self.samples.is_empty() && !self.slices.iter().any(returns)
@@ -137,7 +137,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Writes values at their indices in a list of `len`, which is empty until there is a value.
+/// Writes values to their indices in a list, which is empty before the first value and has length `len` after it.
 fn place<T: Default>(list: &mut Vec<T>, len: usize, values: impl Iterator<Item = (usize, T)>) {
     for (index, value) in values {
         list.resize_with(len, T::default);

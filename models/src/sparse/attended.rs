@@ -28,8 +28,9 @@ pub struct Mean {
 pub struct Attended {
     /// Blocks of each layer.
     pub layers: Vec<Tally>,
-    /// Lower bound of the attention mass that is kept, the minimum over layers and query heads; `None` if it was not requested or
-    /// there is no bound. The mass of a sink is not counted, so with sinks even less of the whole is lost.
+    /// Lower bound of the attention mass that the attended blocks have, as the minimum over layers and query heads;
+    /// `None` if it was not requested or the policy gives no bound. The mass of a sink is not counted, so with sinks even
+    /// less of the whole is lost.
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that use earlier accesses; empty otherwise.
     pub accessed: Vec<BlockIdx>,
@@ -120,7 +121,7 @@ impl Attended {
         total
     }
 
-    /// Adds bounds of the attention mass that is kept; the minimum counts.
+    /// Lowers the bound of the kept attention mass to the minimum of itself and `bounds`.
     pub(crate) fn lower_mass(&mut self, bounds: impl IntoIterator<Item = f64>) {
         self.mass = self.mass.into_iter().chain(bounds).reduce(f64::min);
     }

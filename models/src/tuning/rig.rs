@@ -33,9 +33,9 @@ pub struct Shapes {
     width: u32,
     /// Number of columns of matrices for contests of rows.
     cols: u32,
-    /// Number of matrices that each run multiplies, so that no cache holds the weights of the next one.
+    /// Number of columns of the matrices for comparisons by rows.
     matrices: usize,
-    /// Number of columns of the single matrix for contests of tiles.
+    /// Number of columns of the single matrix for comparisons by tiles.
     tiled_cols: u32,
 }
 
@@ -43,7 +43,8 @@ impl Shapes {
     /// Half of gate and up of an 8B model, in four layers: 147 MB.
     pub const OF_8B: Self = Self { width: 4096, cols: 14_336, matrices: 4, tiled_cols: 2048 };
 
-    /// Small shapes for tests on software drivers. The numbers of tiles are an eighth of those in the list.
+    /// Small shapes for tests on software drivers. Products then have an eighth of the tiles that [`Contest::sizes`]
+    /// lists.
     pub const TINY: Self = Self { width: 64, cols: 256, matrices: 2, tiled_cols: 256 };
 
     /// Returns rows and columns of a product, and the number of matrices.
@@ -57,7 +58,7 @@ impl Shapes {
         }
     }
 
-    /// Returns the maximum number of rows, and of results.
+    /// Returns the maximum number of rows and the maximum number of results of a product.
     fn max(self) -> [u32; 2] {
         let all = Contest::ALL.into_iter().flat_map(|contest| {
             contest.sizes().iter().map(move |&size| TimedProduct { contest, size, later: true })
@@ -83,7 +84,7 @@ impl TimedProduct {
     }
 }
 
-/// Number of runs after one that is ignored; the shortest of them counts.
+/// Number of timed runs, after one run that is ignored; the shortest time counts.
 const RUNS: usize = 3;
 
 /// Duration above which runs are not repeated.
@@ -244,7 +245,7 @@ impl Rig {
         Ok(pass)
     }
 
-    /// Multiplies once, and returns the results of the last matrix.
+    /// Runs a product once, and returns the results of the last matrix.
     ///
     /// # Errors
     /// Those of the device.
@@ -275,7 +276,8 @@ pub(super) fn fill<T: Pod>(gpu: &Gpu, len: usize, mut make: impl FnMut() -> T) -
     Ok(buf)
 }
 
-/// Returns a digest of the kernels that are timed and of this version: times of other kernels are not valid.
+/// Returns a digest of the timed kernels and of this version. Times that were stored with another digest are not
+/// valid.
 #[must_use]
 pub fn kernels_digest() -> u64 {
     let kernels = [

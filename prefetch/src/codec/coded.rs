@@ -169,7 +169,7 @@ fn set_element(shard: &mut [u8], at: usize, value: f32) {
     shard[at * 2..at * 2 + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// A tier whose blocks are encoded: callers see f16 blocks, the tier below holds the smaller ones.
+/// A tier whose blocks are encoded: callers see f16 blocks, and the tier below holds the smaller encoded ones.
 pub struct CodedTier {
     codec: Codec,
     layout: BlockLayout,

@@ -69,7 +69,7 @@ pub enum TaskOutcome {
     Failed(Arc<[BadBlock]>),
     /// The wait timed out; the task continues. Only [`super::Handle::wait`] returns this.
     Timeout,
-    /// Cancelled, replaced by a newer generation, displaced by more urgent work, or cut off by a shutdown.
+    /// The task was cancelled, replaced by a newer generation, displaced by more urgent work, or ended by a shutdown.
     Cancelled,
 }
 
@@ -122,7 +122,7 @@ impl Task {
     }
 }
 
-/// Tasks, their queues, blocks in flight and the cache of loaded blocks. Time comes in as an argument.
+/// Tasks, their queues, blocks in flight and the cache of loaded blocks. Methods take the time as an argument.
 ///
 /// The unit of dispatch is a block: an urgent task overtakes a long one between two blocks. A block that
 /// several tasks want is loaded once.

@@ -43,7 +43,7 @@ impl Slot {
 }
 
 impl SlotState {
-    /// The outcome, once there; its transfer enters the counters the first time it is seen.
+    /// The outcome, or `None` while the task runs. The first call that returns it adds the transfer to the counters.
     fn outcome(&mut self, counters: &Counters) -> Option<TaskOutcome> {
         let settled = self.settled.as_ref()?;
         if !self.counted {
@@ -96,8 +96,8 @@ impl Handle {
         lock(&self.slot.state).settled.is_some()
     }
 
-    /// Blocks until the task ends or `timeout` passes; [`TaskOutcome::Timeout`] leaves it running, and it can be
-    /// waited for again.
+    /// Blocks until the task ends or `timeout` passes. After [`TaskOutcome::Timeout`], the task goes on and can be waited
+    /// for again.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> TaskOutcome {
         let start = Instant::now();
@@ -137,7 +137,7 @@ impl Future for Handle {
 }
 
 impl Drop for Handle {
-    /// A transfer that no caller waited for was hidden completely.
+    /// Counts the transfer of an ended task as completely hidden, if no caller waited for it.
     fn drop(&mut self) {
         let _ = lock(&self.slot.state).outcome(&self.counters);
     }

@@ -5,9 +5,9 @@ use kvblock::BlockHash;
 use super::EvictionPolicy;
 use crate::recency::Recency;
 
-/// Two lists of resident blocks, used once (T1) and more than once (T2), each with a list of the hashes that
-/// it evicted (B1, B2). A request for a hash in B1 says that T1 is too short, one in B2 that T2 is; the
-/// target size of T1 moves by the ratio of the two lists, at least 1.
+/// Two lists of resident blocks, used once (T1) and more than once (T2), each with a list of the hashes that it
+/// evicted (B1, B2). A request for a hash in B1 shows that T1 is too short, and a request for one in B2 shows that T2
+/// is. The target size of T1 then moves by the ratio of the two lists, at least 1.
 ///
 /// After *ARC: A Self-Tuning, Low Overhead Replacement Cache* (Megiddo, Modha, FAST 2003), with requests and
 /// stores as separate events, as tiers see them.

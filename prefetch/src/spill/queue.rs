@@ -37,7 +37,7 @@ pub(super) struct State {
 struct Pieces {
     /// Pieces that no worker has begun to read, with their bytes.
     waiting: VecDeque<(usize, SpillRun)>,
-    /// Pieces that are read or being read, starting with the next to be taken.
+    /// Pieces that were read or are being read, starting with the next to be taken.
     begun: VecDeque<Option<Piece>>,
     /// Number of the first piece in `begun`.
     first: u64,
@@ -71,7 +71,7 @@ impl Queue {
         id
     }
 
-    /// The next piece to read, once there is room for it; `None` at the end.
+    /// The next piece to read, once there is room for it; `None` once the queue is closed.
     pub(super) fn next_read(&self) -> Option<ReadJob> {
         let mut state = lock(&self.state);
         loop {
@@ -155,7 +155,7 @@ impl Queue {
         self.to_write.notify_all();
     }
 
-    /// The next write; `None` at the end.
+    /// The next write, once there is one; `None` once the queue is closed.
     pub(super) fn next_write(&self) -> Option<(SpillRun, Vec<u8>)> {
         let mut state = lock(&self.state);
         loop {
@@ -169,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// Returns the staging memory of a finished write.
+    /// Releases the staging memory of a finished write.
     pub(super) fn written(&self, bytes: usize) {
         lock(&self.state).unwritten -= bytes;
         self.ready.notify_all();
@@ -182,7 +182,7 @@ impl Queue {
     }
 }
 
-/// Locks `mutex`, poisoned or not: nothing panics while it protects a broken state.
+/// Locks `mutex`, poisoned or not: no code panics while the protected state is broken.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

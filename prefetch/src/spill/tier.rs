@@ -18,7 +18,7 @@ pub struct SpillTier {
     layout: BlockLayout,
 }
 
-/// Position of a block in the spill, and its state, which a key names.
+/// Contents of a key: the position of a block in the spill, and the state of the block.
 struct Named {
     region: u32,
     block: u32,
@@ -42,7 +42,8 @@ impl Named {
 }
 
 impl SpillTier {
-    /// Blocks of `regions` regions each. `None` if these do not divide the spill, or blocks are larger than a tier allows.
+    /// Creates a tier with blocks of `regions` regions each. `None` if the spill's regions are not a multiple of
+    /// `regions`, or if blocks are larger than a tier allows.
     #[must_use]
     pub fn new(spill: Arc<Spill>, regions: u32) -> Option<Self> {
         let shape = spill.shape();
@@ -51,7 +52,7 @@ impl SpillTier {
         Some(Self { spill, layout })
     }
 
-    /// Name of a block from the region `first` on, in its state after all writes that were begun.
+    /// Key of a block that begins at the region `first`, in its state after all writes that were begun.
     ///
     /// # Panics
     /// When the block leaves the spill.
@@ -72,7 +73,7 @@ impl SpillTier {
         regions.fold(0, |sum: u32, region| sum.wrapping_add(self.spill.writes(region, block)))
     }
 
-    /// The place of a key that names the current state of a block.
+    /// The contents of a key; `None` unless it names the current state of a block.
     fn current(&self, key: BlockHash) -> Option<Named> {
         let named = Named::of(key);
         let shape = self.spill.shape();

@@ -1,11 +1,11 @@
 //! Random decisions of a simulation, which depend on its seed alone.
 
-/// A generator of decisions (splitmix64, in few lines rather than as a dependency of this crate's users).
+/// A generator of random decisions (splitmix64, written here so that users of this crate need no further dependency).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The decisions of a seed.
+    /// A generator whose decisions depend on `seed` alone.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -40,7 +40,8 @@ impl Rng {
         self.below(1000) < u64::from(per_mille)
     }
 
-    /// A generator of its own, so that two parts of a simulation do not disturb each other.
+    /// Returns an independent generator, so that one part of a simulation does not change the random numbers of
+    /// another.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self(self.bits())

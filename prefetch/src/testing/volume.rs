@@ -26,13 +26,14 @@ pub struct DiskFaults {
     pub write: u16,
     /// Rate of syncs that fail. The bytes since the last successful sync then stay unsynced permanently.
     pub sync: u16,
-    /// Rate of opening and renaming that fails.
+    /// Rate of calls to open or rename a file that fail.
     pub open: u16,
     /// Rate of reads with a flipped bit.
     pub flip: u16,
 }
 
-/// Files in memory with the failures of a disk. Clones share them. Equal seeds and equal calls give equal failures.
+/// Files in memory that fail like files on a disk. All clones of a volume share its files. Equal seeds and equal
+/// calls give equal failures.
 #[derive(Clone)]
 pub struct SimVolume {
     disk: Arc<Mutex<Disk>>,
@@ -49,10 +50,10 @@ struct Disk {
     capacity: u64,
     writable: bool,
     names: Names,
-    /// The names after the last sync, and after each change since.
+    /// File names after the last sync, and file names after each later change.
     unsynced_names: Vec<Names>,
     files: Vec<Contents>,
-    /// Number of bytes that are still written before the simulated process dies.
+    /// Number of bytes that the simulated process can still write before it dies; `None` for no limit.
     fuse: Option<u64>,
     is_dead: bool,
     after_sync: Option<SyncHook>,
@@ -119,12 +120,13 @@ impl SimVolume {
         lock(&self.disk).after_sync = Some(Arc::new(hook));
     }
 
-    /// Calls `hook` with the name of each file that is about to be read, and where: it may take as long as a slow disk does.
+    /// Calls `hook` before each read, with the file's name and the offset. The hook may block, to simulate a slow
+    /// disk.
     pub fn before_read(&self, hook: impl Fn(&str, u64) + Send + Sync + 'static) {
         lock(&self.disk).before_read = Some(Arc::new(hook));
     }
 
-    /// Lets the process die after this many more bytes are written: every later call fails until [`Self::restart`].
+    /// Lets the process die after it has written `bytes` more bytes: every later call fails until [`Self::restart`].
     pub fn kill_after(&self, bytes: u64) {
         lock(&self.disk).fuse = Some(bytes);
     }
@@ -140,8 +142,8 @@ impl SimVolume {
         lock(&self.disk).is_dead
     }
 
-    /// Starts a new process on the files of the last one. With `power_lost`, unsynced data are lost: any of the sectors, and
-    /// any of the last changes of names.
+    /// Starts a new process on the files of the last one. If `power_lost`, unsynced sectors and unsynced changes of
+    /// names are lost at random.
     pub fn restart(&self, power_lost: bool) {
         let disk = &mut *lock(&self.disk);
         if power_lost {
@@ -155,7 +157,7 @@ impl SimVolume {
         (disk.fuse, disk.is_dead) = (None, false);
     }
 
-    /// The contents of a file, for tests that change them.
+    /// Lets a test change the contents of a file.
     ///
     /// # Panics
     /// When there is no such file.
@@ -214,7 +216,7 @@ impl Disk {
         if self.rng.chance(per_mille) { Err(io::Error::other("simulated failure")) } else { Ok(()) }
     }
 
-    /// [`Self::check`] of a call that moves bytes.
+    /// Like [`Self::check`], for a call that moves bytes and may also be interrupted.
     fn check_move(&mut self, per_mille: u16) -> io::Result<()> {
         let interrupted = !self.is_dead && self.rng.chance(self.faults.interrupted);
         if interrupted { Err(io::ErrorKind::Interrupted.into()) } else { self.check(per_mille) }
@@ -224,7 +226,7 @@ impl Disk {
         if len > 1 && self.rng.chance(self.faults.short) { 1 + self.rng.index(len) } else { len }
     }
 
-    /// Bytes of all files, with the room that is reserved.
+    /// Number of bytes of all files, including reserved bytes.
     fn used(&self) -> u64 {
         let files = self.names.values().map(|&file| &self.files[file]);
         files.map(|file| file.reserved.max(file.seen.len() as u64)).sum()

@@ -55,12 +55,12 @@ pub struct DiskTier {
 
 struct State {
     index: TierIndex,
-    /// Checksums by shard of every readable block.
+    /// Checksums of the shards of every readable block.
     sums: FxHashMap<BlockHash, Arc<[u64]>>,
     /// Readable blocks that the index file does not name yet, with their slots, in order of writing.
     unsynced: Vec<(BlockHash, u32)>,
-    /// Slots whose blocks are gone, but whose records in the index file may still name these. While the list is not
-    /// empty, no slot is assigned.
+    /// Slots whose records in the index file may still name blocks that are gone. While the list is not empty, no
+    /// slot is assigned.
     uncleared: Vec<u32>,
 }
 
@@ -162,7 +162,7 @@ impl DiskTier {
         })
     }
 
-    /// A slot for `key` that nothing durable names, or why the block need not be written.
+    /// Returns a slot for `key` that no durable record names, or the reason why the block need not be written.
     fn reserve(&self, key: BlockHash) -> Result<Result<u32, Stored>, TierError> {
         let mut catalog = lock(&self.catalog);
         loop {
@@ -331,8 +331,8 @@ impl Tier for DiskTier {
 }
 
 impl Drop for DiskTier {
-    /// Ignores blocks that are not yet synced, which may be lost, because a failure cannot be reported here: call
-    /// [`Tier::flush`] before.
+    /// Flushes the tier and ignores errors, because they cannot be reported here. Call [`Tier::flush`] before to see
+    /// them: blocks that are not yet synced may be lost.
     fn drop(&mut self) {
         let _ = self.flush();
     }

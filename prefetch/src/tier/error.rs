@@ -36,7 +36,7 @@ pub enum TierError {
         /// Checksum of the bytes as written.
         expected: u64,
     },
-    /// A shard was not written by a holder of the key.
+    /// A shard has a wrong MAC: its writer did not have the key of this tier.
     #[error("block {key:?} in the {tier} tier is not authentic: the MAC of shard {shard} is wrong")]
     Forged {
         /// The tier that holds the block.
@@ -72,7 +72,7 @@ pub enum TierError {
         /// Bytes that the layout requires.
         expected_bytes: usize,
     },
-    /// The block has fewer shards.
+    /// The requested shard does not exist, because blocks have fewer shards.
     #[error("shard {shard} of blocks that have {shards}")]
     NoSuchShard {
         /// The requested shard.
@@ -88,7 +88,7 @@ pub enum TierError {
     Mismatch {
         /// The tier.
         tier: TierName,
-        /// Contents that the tier states.
+        /// Contents of the tier, as its storage states them.
         found: Box<str>,
         /// Requested contents.
         expected: Box<str>,
@@ -104,7 +104,7 @@ pub enum TierError {
         #[source]
         source: std::io::Error,
     },
-    /// A bucket, or another container of blocks, is missing. Tiers do not create it.
+    /// A bucket, or another container of blocks, is missing. Tiers do not create containers.
     #[error("{tier} tier: there is no bucket {bucket:?}")]
     NoBucket {
         /// The tier.
@@ -129,9 +129,9 @@ pub enum TierError {
         tier: TierName,
         /// Directory of the tier.
         path: PathBuf,
-        /// Bytes of the tier.
+        /// Capacity of the tier in bytes.
         capacity_bytes: u64,
-        /// Bytes of the file system.
+        /// Size of the file system in bytes.
         total_bytes: u64,
     },
     /// The file system has too little free space for the blocks of a pool.
@@ -143,9 +143,9 @@ pub enum TierError {
         tier: TierName,
         /// Directory of the tier.
         path: PathBuf,
-        /// Bytes of the blocks.
+        /// Number of bytes of the blocks.
         needed_bytes: u64,
-        /// Bytes that are free.
+        /// Number of free bytes of the file system.
         free_bytes: u64,
     },
     /// The tier failed recently and is not queried again yet.
@@ -187,7 +187,7 @@ pub enum TierError {
     },
 }
 
-/// A fault that a tier has repaired or works without, to be reported to the user.
+/// A fault that a tier has repaired or can work with, to be reported to the user.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TierWarning {
@@ -231,7 +231,8 @@ pub enum TierWarning {
     },
 }
 
-/// Differences between two descriptions, which are lists with commas: pairwise if they have the same length.
+/// Differences between two descriptions, which are comma-separated lists: item by item if the lists have the same
+/// length.
 fn differences(found: &str, expected: &str) -> String {
     let [there, here] = [found, expected].map(|list| list.split(", ").collect::<Vec<_>>());
     if there.len() == here.len() {

@@ -11,7 +11,7 @@ use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
 
-/// A bounded map from hash to block, which may be in several [stacks](crate::stack::TierStack) at a time.
+/// A bounded map from hash to block. Several [stacks](crate::stack::TierStack) may use it at a time.
 ///
 /// Reads and writes copy outside of the lock: a reader holds a reference to its block, which may outlive the
 /// block's eviction, and a writer copies before it has a slot. Memory can therefore exceed the capacity by
@@ -37,7 +37,7 @@ impl fmt::Debug for HostTier {
 }
 
 impl HostTier {
-    /// A tier for `capacity_blocks` blocks; memory is allocated as they arrive.
+    /// A tier for `capacity_blocks` blocks. Memory is allocated as blocks arrive.
     #[must_use]
     pub fn new(
         layout: BlockLayout,
@@ -49,7 +49,7 @@ impl HostTier {
         Self { layout, inner: Mutex::new(Inner { index, blocks: Vec::new() }) }
     }
 
-    /// Puts what the tier holds into a queue, and from now on each change, until the last clone of the queue is dropped.
+    /// Reports the blocks of the tier to a queue, and then each change, until the last clone of the queue is dropped.
     pub fn follow(&self, changes: &Changes) {
         lock(&self.inner).index.follow(TierName::HOST, changes);
     }

@@ -7,14 +7,14 @@ use std::fmt;
 pub struct TierName(&'static str);
 
 impl TierName {
-    /// Memory of this process.
+    /// Name of a tier in the memory of this process.
     pub const HOST: Self = Self("host");
-    /// Files of this machine, used by one engine at a time.
+    /// Name of a tier in files of this machine, which one engine uses at a time.
     pub const DISK: Self = Self("disk");
-    /// A service or directory that several engines share.
+    /// Name of a tier on a service or in a directory that several engines share.
     pub const REMOTE: Self = Self("remote");
 
-    /// A name of one's own, for a second tier of a kind or a tier of another kind.
+    /// A custom name, for a second tier of one kind or for a tier of another kind.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self(name)

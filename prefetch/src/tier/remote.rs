@@ -38,7 +38,7 @@ use seal::Seal;
 
 /// Version of object contents and names.
 const FORMAT: u32 = 1;
-/// Name of the object that says the version of a place.
+/// Name of the object that contains the format version of a storage place.
 const FORMAT_NAME: &str = "format";
 /// Length of the pause after a failed request, as a multiple of the time that the request took.
 const PAUSE_FACTOR: u32 = 4;
@@ -57,11 +57,12 @@ pub struct RemoteConfig {
     /// Name of the blocks' contents, for instance model, cache group and element type.
     #[setters(skip)]
     pub namespace: String,
-    /// Time limit for one request to the service, which is tried at most twice: of both tries with Redis, else of each.
+    /// Time limit for a request to the service. The client tries a request at most twice: the limit is for both tries
+    /// together with Redis, and for each try with other services.
     pub timeout: Duration,
-    /// Time after a failed request in which the tier immediately answers [`TierError::Down`], so that a dead service
-    /// does not delay every lookup by its timeout; four times as long as the request took, if that is longer, so that
-    /// a service that hangs takes a fifth of the time at most.
+    /// Minimum time after a failed request in which the tier immediately answers [`TierError::Down`], so that a dead
+    /// service does not delay every lookup by its timeout. If the request took long, the time is four times as long
+    /// as the request, so that a service that hangs takes at most a fifth of the time.
     pub retry_after: Duration,
     /// Key of the MACs with which shards are tagged, so that only its owners can write blocks that are served.
     /// Without a key, everybody who can write to the storage decides what its readers compute.
@@ -77,7 +78,8 @@ pub struct RemoteConfig {
 }
 
 impl RemoteConfig {
-    /// Requests take at most 5 s, a failed service is retried after 1 s, and blocks carry checksums.
+    /// Options with these defaults: requests take at most 5 s, a failed service is retried after 1 s, and blocks
+    /// carry checksums.
     #[must_use]
     pub fn new(layout: BlockLayout, namespace: impl Into<String>) -> Self {
         Self {
@@ -93,7 +95,7 @@ impl RemoteConfig {
         }
     }
 
-    /// The first part of every name: equal only for equal contents of equal blocks, tagged in the same way.
+    /// The first part of every object name, a hash of format, layout, namespace and MAC key.
     fn space(&self) -> String {
         let (shards, shard_bytes) = (self.layout.shards(), self.layout.shard_bytes());
         let mut about =
@@ -116,7 +118,7 @@ pub struct RemoteTier {
     retry_after: Duration,
     clock: Arc<dyn Clock>,
     changes: Option<Changes>,
-    /// Time of the clock until which the service is not used.
+    /// Time until which the service is not used after a failure; `None` if the last request did not fail.
     down_until: Mutex<Option<Duration>>,
 }
 
@@ -187,7 +189,7 @@ impl RemoteTier {
         })
     }
 
-    /// Reports to the queue of changes whether a call found a block.
+    /// Reports to the queue of changes whether the tier holds a block.
     fn tell(&self, key: BlockHash, held: bool) {
         if let Some(changes) = &self.changes {
             changes.tell(self.name, key, held);
@@ -202,7 +204,7 @@ impl RemoteTier {
         TierError::Backend { tier: self.name, action, source: source.into() }
     }
 
-    /// Checks the version of a place; a new one is marked with this version.
+    /// Checks the format version of a storage place. A new place gets the version of this build.
     fn check_format(&self, place: &dyn Objects) -> Result<(), TierError> {
         let expected = format!("KV blocks of format {FORMAT}");
         let found = match self.read_format(place, expected.len() as u64) {
@@ -225,7 +227,8 @@ impl RemoteTier {
         Err(TierError::Mismatch { tier: self.name, found: found.into(), expected: expected.into() })
     }
 
-    /// The version that a place says it has. Whoever can write there can make it anything of any length.
+    /// Reads the format version that a storage place states. Anybody who can write to the place can replace it by any
+    /// text of any length.
     fn read_format(&self, place: &dyn Objects, expected_len: u64) -> Result<String, Failure> {
         // S3 answers a question for the size without a body: only a read brings its reason for a refusal.
         let begin = match self.ask(place, "reading the format", || place.read(FORMAT_NAME, 0..expected_len)) {
@@ -267,8 +270,8 @@ impl RemoteTier {
         self.ask(place, "reading an object", || place.read(&name, range.start..len))
     }
 
-    /// Reads the frames of shards from `first` on, checks them, and copies their bytes. A shard that is cut off is a
-    /// wrong one.
+    /// Reads the frames of shards from `first` on, checks them, and copies their bytes. A shard that is cut off
+    /// counts as damaged.
     fn read_frames(&self, key: BlockHash, first: u32, into: &mut [u8]) -> Result<(), TierError> {
         let (tag_bytes, shard_bytes) = (self.seal.tag_bytes(), self.layout.shard_bytes());
         let frame_bytes = tag_bytes + shard_bytes;
@@ -292,7 +295,7 @@ impl RemoteTier {
     }
 }
 
-/// Why a request failed, before it is tied to a block.
+/// Failure of a request, not yet tied to the key of a block.
 enum Failure {
     NotFound,
     Short,
@@ -322,8 +325,8 @@ impl Tier for RemoteTier {
         None
     }
 
-    /// Checks the version of all storage, and marks new storage with this one. A missing bucket is not
-    /// created: [`TierError::NoBucket`].
+    /// Checks the format version of all storage places, and marks new ones with the version of this build. A missing
+    /// bucket is not created: [`TierError::NoBucket`].
     fn probe(&self) -> Result<(), TierError> {
         self.places.iter().try_for_each(|place| {
             let checked = self.ask(&**place, "looking for the store", || place.check_container());

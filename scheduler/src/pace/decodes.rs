@@ -7,10 +7,11 @@ use super::average;
 /// Number of steps with prompts after which steps without prompts are measured again.
 const MEASURE_EVERY: u64 = 64;
 
-/// Minimum number of steps with prompts between measurements, so that prompts get on while the number of sequences changes.
+/// Minimum number of steps with prompts between measurements, so that prompts progress while the number of sequences
+/// changes.
 const BETWEEN: u64 = 2;
 
-/// Ratio of numbers of sequences whose steps take about the same time.
+/// Ratio of two numbers of sequences up to which their steps count as equally long.
 const SIZE_RATIO: f64 = 1.25;
 
 /// Measured times of steps without prompts.
@@ -20,14 +21,15 @@ pub(super) struct Decodes {
     times: BTreeMap<u32, Measured>,
     /// Number of steps with prompts until now.
     mixed: u64,
-    /// Whether the last step only decoded: the next such step was encoded ahead, so its time is that of decodes.
+    /// Whether the last step only decoded. The next such step is then encoded ahead, so that its time is the time of
+    /// the decodes alone.
     settled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
     seconds: f64,
-    /// Number of steps with prompts until the last measurement.
+    /// Number of steps with prompts before the last measurement.
     at: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Fixed cost of a step and cost per token, estimated from steps of several sizes.
 
-/// Weight of the newest measurement, which leaves room for steps of several sizes.
+/// Weight of the newest measurement. It is small, so that earlier steps of other sizes still count.
 const NEWEST: f64 = 0.1;
 
-/// Weight of the newest step if it is not near the line, because the earlier steps then had other contexts.
+/// Weight of the newest measurement if it is not near the line: the earlier steps probably had other contexts.
 const NEWEST_ELSEWHERE: f64 = 0.5;
 
 /// Relative difference from the expected time up to which a measurement counts as near the line.
@@ -12,8 +12,8 @@ const NEAR: f64 = 0.3;
 /// A line through measured costs over tokens, by least squares with weights that fade.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Line {
-    /// Sum of the weights, followed by the weighted sums of tokens, costs, squared tokens, and products of tokens and
-    /// costs.
+    /// Sum of the weights. The next fields are the weighted sums of tokens, costs, squared tokens, and products of
+    /// tokens and costs.
     weight: f64,
     tokens: f64,
     cost: f64,
@@ -39,7 +39,7 @@ impl Line {
         (mean, self.squares / self.weight - mean * mean)
     }
 
-    /// Whether there were steps, and all had about as many tokens.
+    /// Whether all steps so far had about the same number of tokens; false without steps.
     pub(super) fn is_of_one_size(&self) -> bool {
         let (mean, variance) = self.spread();
         self.weight > 0.0 && variance < 0.05 * mean * mean

@@ -10,7 +10,7 @@ use super::{
 /// Minimum number of logits that are computed in chunks.
 const CHUNK_MIN_LOGITS: u64 = 8_000_000;
 const LOGIT_BYTES: u64 = 4;
-/// Share of the total memory from which logits are computed in chunks.
+/// Fraction of the total memory. Logits that take more than this are computed in chunks.
 const TOTAL_SHARE: f64 = 0.3;
 /// Default limit of [`group_requests`] on the bytes of logits. Library only.
 pub const LOGITS_MAX_BYTES: u64 = 512 << 20;

@@ -19,7 +19,7 @@ pub struct TopkRows<'a> {
     pub width: usize,
     /// First valid column of each row, `[rows]`.
     pub starts: &'a [u32],
-    /// Valid columns of each row, `[rows]`.
+    /// Number of valid columns of each row, `[rows]`.
     pub lens: &'a [u32],
 }
 
@@ -36,7 +36,7 @@ pub enum Transform<'a> {
         pages_per_row: usize,
         /// Number of tokens per page; with 1, the table lists slots.
         page_size: u32,
-        /// Batch entry of each row, [`token_to_batch`]; rows beyond it are padding.
+        /// Batch entry of each row, [`token_to_batch`]; rows beyond the end of this list are padding.
         batch: &'a [u32],
     },
     /// `position + offset[row]`.
@@ -99,9 +99,9 @@ pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) 
 /// Order of equal logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
-    /// The one at the smaller position.
+    /// Of two equal logits, the one at the smaller position comes first.
     SmallIndex,
-    /// The one at the larger position.
+    /// Of two equal logits, the one at the larger position comes first.
     LargeIndex,
 }
 

@@ -18,8 +18,8 @@ pub struct Deployment {
     pub head_dim: Option<u32>,
     /// Settings of the engine that loads KV blocks ahead of need.
     pub prefetch: Option<PrefetchSettings>,
-    /// Number of blocks that are fetched to the device ahead of a selection, the best that the last one left out. An
-    /// engine chooses the number if the policy does not state it.
+    /// Number of blocks that are fetched to the device ahead of a selection: the best blocks that the last selection
+    /// left out. If the policy does not state the number, an engine chooses it.
     pub ahead_blocks: Option<u32>,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 pub const ENTRY: Entry =
     Entry { name: "esa", aliases: &[], keys: &keys("5"), build: |p| Ok(Box::new(Esa::from_params(p)?)) };
 
-/// KVStar: the same selection, retrieved every eighth step.
+/// Registry entry of KVStar: the selection of ESA, retrieved every eighth step.
 pub const KVSTAR_ENTRY: Entry = Entry {
     name: "kvstar",
     aliases: &["KVStarMultiStep"],

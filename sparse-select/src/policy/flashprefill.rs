@@ -50,15 +50,16 @@ pub struct Energies {
     pub alpha: f64,
     /// Number of first blocks that are always kept.
     pub sink_blocks: u32,
-    /// Number of blocks up to the query block's own that are always kept; its own is in any case.
+    /// Number of last blocks that are always kept, including the query block's own one. The own block is kept even if
+    /// the number is 0.
     pub recent_blocks: u32,
-    /// Whether a block that is left out still takes part in attention as one key and value, the means of its own,
-    /// with the weight of all its tokens. Selections are the same.
+    /// Whether a block that is left out still takes part in attention, as the mean of its keys and the mean of its
+    /// values, with the weight of all its tokens. The selection is the same in both cases.
     pub correction: bool,
 }
 
 impl Energies {
-    /// Whether query block `own` keeps `block`, one of those up to it, whatever its energy.
+    /// Whether query block `own` keeps `block`, which is not after it, whatever the energy of `block`.
     #[must_use]
     pub const fn forces(&self, block: u32, own: u32) -> bool {
         block < self.sink_blocks || block == own || own - block < self.recent_blocks
@@ -99,8 +100,8 @@ impl FlashPrefill {
         })
     }
 
-    /// Returns the logarithm of the energy of each block before the one of the queries `rows` of `head`, which are in one
-    /// block, by the mean keys `[kv_heads, blocks, dim]`. O(rows · blocks · dim).
+    /// Returns the logarithms of the energies of all blocks before the query block of `head` that holds the queries
+    /// `rows`. Energies are computed from the mean keys `[kv_heads, blocks, dim]`. O(rows · blocks · dim).
     #[must_use]
     pub fn log_energies(
         q: &Heads<'_>,

@@ -103,7 +103,7 @@ impl Gsa {
         self.min_blocks.max((f64::from(n) * self.sparse_ratio).floor() as u32).min(n)
     }
 
-    /// Number of blocks selected out of `n`, those that are required beyond the budget too.
+    /// Number of blocks selected out of `n`, including required blocks beyond the budget.
     fn kept(&self, n: u32) -> u32 {
         let required = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
         self.budget(n).max(required)

@@ -83,7 +83,7 @@ pub struct KvComp {
     pub topk_tokens: u32,
     /// Number of first blocks, which get distance 0.
     pub sink: u32,
-    /// Last tokens, which get distance 0, in blocks.
+    /// Number of last blocks, whose tokens get distance 0.
     pub recent: u32,
     /// Number of tokens below which histories stay dense.
     pub length_threshold: u32,
@@ -99,7 +99,7 @@ pub struct KvComp {
     pub must_select: Vec<i64>,
     /// Indices of layers that attend to all blocks.
     pub rollback_layers: Vec<u32>,
-    /// Layers that reuse the selection of the layer before.
+    /// Indices of layers that reuse the selection of the layer before.
     pub skip_layers: Vec<u32>,
     /// Tokens per block.
     pub block_size: BlockSize,

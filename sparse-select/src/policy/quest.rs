@@ -181,7 +181,7 @@ impl Quest {
         }
     }
 
-    /// Whether the mass to keep is a share of the mass of all blocks.
+    /// Whether the mass to certify is 1, or so close to 1 that every block must be kept.
     fn keeps_mass_of_all(&self) -> bool {
         matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite())
     }

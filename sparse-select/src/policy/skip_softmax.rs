@@ -48,7 +48,8 @@ impl SkipSoftmax {
         Ok(Self { scale: p.positive("scale")?, block_size: p.block_size()? })
     }
 
-    /// Whether a query head of `scores`, ascending in position, keeps each block of its keys. O(keys).
+    /// Whether a query head keeps each block of its keys, from the `scores` of the keys in the order of their
+    /// positions. O(keys).
     pub fn kept<'a>(&'a self, scores: &'a [f64]) -> impl Iterator<Item = bool> + 'a {
         let below = (f64::from(self.scale) / scores.len() as f64).ln();
         let mut top = f64::NEG_INFINITY;

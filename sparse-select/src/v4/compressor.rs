@@ -18,9 +18,9 @@ pub const INDEXER_SCALE_BLOCK: usize = 128;
 /// Number of tokens per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ratio {
-    /// Every 4 tokens, from the last 8: windows overlap.
+    /// One entry for every 4 tokens, from the last 8: windows overlap.
     C4,
-    /// Every 128 tokens, from the last 128.
+    /// One entry for every 128 tokens, from the last 128.
     C128,
 }
 

@@ -54,8 +54,8 @@ pub struct Antidiagonals {
 }
 
 impl Antidiagonals {
-    /// A selection in which every pair keeps `thresholds` of the mass of sums over every `stride`-th antidiagonal,
-    /// unscaled and whatever the number of queries.
+    /// Parameters with which every (KV head, query block) pair keeps `thresholds` of the mass of sums over every
+    /// `stride`-th antidiagonal, without scaling, and for any number of queries.
     #[must_use]
     pub const fn new(thresholds: Vec<f64>, stride: u32) -> Self {
         Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0, chunk_size: None }

@@ -44,7 +44,7 @@ impl Reshape {
     }
 }
 
-/// Fisher-Yates over a splitmix64 stream.
+/// A random permutation by the Fisher-Yates shuffle, from a splitmix64 stream.
 fn permutation(n: usize, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let mut order: Vec<usize> = (0..n).collect();
@@ -124,7 +124,7 @@ pub struct BlockSum<'a> {
     pub causal: bool,
 }
 
-/// `log2(e) / (sqrt(head_dim) * stride * norm)`.
+/// Factor of the scores before the base-2 softmax, `log2(e) / (sqrt(head_dim) * stride * norm)`.
 #[must_use]
 pub fn softmax_scale(head_dim: usize, stride: usize, norm: f64) -> f64 {
     core::f64::consts::LOG2_E / ((head_dim as f64).sqrt() * stride as f64 * norm)

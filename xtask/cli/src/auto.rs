@@ -75,7 +75,8 @@ fn known(
     Ok(measurement)
 }
 
-/// The policy to run, of those that this program and the model have; `None` for dense attention.
+/// The policy to run, out of the measured ones that this program knows and the model supports; `None` for dense
+/// attention.
 fn take(
     auto: &Auto,
     measurement: Measurement,
@@ -96,7 +97,8 @@ fn take(
     sparse(&row.spec)
 }
 
-/// The command that measures what an engine with these flags asks for: with those that measurements depend on, defaults left out.
+/// The command that makes the measurements for an engine with the flags `args`. It has the flags that measurements
+/// depend on, except those with default values.
 fn command(program: &str, args: &EngineArgs) -> String {
     let other = |value: String, default: &str| (value != default).then_some(value);
     let flags = [

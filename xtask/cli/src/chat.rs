@@ -222,7 +222,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Puts the text of a file before the next message. Returns what to say of it.
+    /// Puts the text of a file before the next message. Returns a message about the file.
     fn read(&mut self, path: &Path) -> Result<String> {
         let text = document::read(path)?;
         let tokens = self.model.tokenizer()?.encode(&text, false)?.len();
@@ -231,7 +231,7 @@ impl Chat<'_> {
         Ok(format!("{} goes before the next message: {tokens} tokens", path.display()))
     }
 
-    /// Sets a parameter of the sampler. Returns those that hold then.
+    /// Sets a parameter of the sampler. Returns a text with all parameters that then apply.
     fn set(&mut self, name: &str, value: &str) -> Result<String> {
         if !name.is_empty() {
             let flag = format!("--{}={value}", name.trim_start_matches('-'));
@@ -326,7 +326,7 @@ struct Answer {
     ids: Vec<u32>,
 }
 
-/// Cost of a turn.
+/// A line about the cost of a turn.
 fn turn_line(end: &Finished) -> String {
     let usage = &end.usage;
     let cached = usage.cached.total();

@@ -144,7 +144,7 @@ impl Cli {
         Self::parse_with(registry, args, &Sources::default())
     }
 
-    /// Reads `args`, filled up from the environment and a file.
+    /// Parses `args`, together with flags from the environment and from a file.
     ///
     /// # Errors
     /// Wrong usage, and what is wrong in a source.

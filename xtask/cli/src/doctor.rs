@@ -78,9 +78,9 @@ pub struct Report {
     pub model: DefaultModel,
     /// GPU adapters, best first.
     pub adapters: Vec<Adapter>,
-    /// Modes that each form of attention lacks something for; the others work.
+    /// Modes that do not work with some form of attention; all other modes work.
     pub modes: Vec<Refused>,
-    /// Cases at random of this run's self-test.
+    /// Random cases of this run's self-test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random: Option<Random>,
     /// The model of `--model`.
@@ -127,8 +127,8 @@ impl Report {
         Self { found, model, adapters, modes: Refused::all(), random: None, checkpoint: None, plan }
     }
 
-    /// Runs every kernel on the adapters that open, or on `device` alone, times products there, and remembers the failures and
-    /// what follows from the times.
+    /// Runs every kernel on `device`, or on all adapters that open. Also times matrix products there, and records the
+    /// failures and the kernel choices that follow from the times.
     fn self_test(&mut self, device: Option<&str>, random: Option<Random>) -> Result<()> {
         self.random = random;
         if let Some(random) = random {

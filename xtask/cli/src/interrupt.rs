@@ -15,7 +15,7 @@ use signal_hook::{consts, flag};
 /// Exit code of a process that Ctrl-C ended: 128 + SIGINT, by the convention of shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// The error of a command that a signal stopped, after it has reported what it had.
+/// The error of a command that a signal stopped. The command has reported its results so far.
 #[derive(Debug)]
 pub struct Interrupted {
     /// Exit code of the process.
@@ -33,7 +33,7 @@ impl std::error::Error for Interrupted {}
 /// Time for which a command that was asked to stop may go on compiling kernels: software drivers take far longer.
 const COMPILE_PATIENCE: Duration = Duration::from_millis(1200);
 
-/// Interval at which a thread looks.
+/// Interval at which a thread checks whether kernels are being compiled.
 const LOOKS: Duration = Duration::from_millis(100);
 
 /// Whether Ctrl-C was pressed. Clones share their state.
@@ -79,7 +79,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Lets Ctrl-C end the process while kernels of `gpu` are compiled for long, in the step that should be the last.
+    /// Lets Ctrl-C end the process if the current step spends too long on compiling kernels of `gpu`.
     pub fn bound_compilation_of(&self, gpu: &Arc<Gpu>) {
         // The first one is kept: a command has one device.
         let _ = self.gpu.set(Arc::downgrade(gpu));
@@ -99,7 +99,7 @@ impl Interrupt {
         requested
     }
 
-    /// Fails if the command was asked to stop; called after it has reported what it had.
+    /// Fails if the command was asked to stop. A command calls this after it has reported its results so far.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -113,7 +113,7 @@ impl Interrupt {
     }
 }
 
-/// The last signal that told a process to end, for processes that others answer.
+/// The last signal that told the process to end, for a process in which other code handles the signal.
 #[derive(Debug, Clone, Default)]
 pub struct LastSignal(Arc<AtomicUsize>);
 
@@ -138,7 +138,7 @@ impl LastSignal {
 }
 
 const IDLE: u8 = 0;
-/// The first answer: the chat holds nothing but its question.
+/// State while the first answer of a chat is generated: ending the program loses no conversation.
 const ANSWERING_FIRST: u8 = 1;
 const ANSWERING: u8 = 2;
 const ASKED_FIRST: u8 = 3;
@@ -149,8 +149,8 @@ const ASKED: u8 = 4;
 pub(crate) struct Stop(Arc<AtomicU8>);
 
 impl Stop {
-    /// Listens for Ctrl-C from now on. The program ends with the second one in a step, and with the first one if the first answer
-    /// waits for kernels of `gpu` that are compiled for long. Before it ends so, it calls `leave`.
+    /// Listens for Ctrl-C from now on. The second Ctrl-C in a step ends the program. So does the first one if the
+    /// first answer waits too long for kernels of `gpu` to compile. Before such an end, `leave` is called.
     ///
     /// # Errors
     /// If the process already has a listener.
@@ -168,7 +168,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Says what an answer waits for, if kernels are compiled for long; if no conversation is lost by it, ends the program.
+    /// If kernels are compiled for too long, says that the answer waits for them, or ends the program if no
+    /// conversation is lost by that.
     fn bound_compilation(&self, gpu: &Weak<Gpu>, leave: impl FnOnce() + Send + 'static) {
         let (over, late) = (self.clone(), self.clone());
         let late = move || match late.0.load(Ordering::Relaxed) {
@@ -184,7 +185,7 @@ impl Stop {
         watch_compilation(gpu.clone(), move || !over.asked(), late);
     }
 
-    /// Begins an answer, the `first` one of a chat or another.
+    /// Begins an answer; `first` says whether it is the first one of a chat.
     pub(crate) fn begin(&self, first: bool) {
         self.0.store(if first { ANSWERING_FIRST } else { ANSWERING }, Ordering::Relaxed);
     }
@@ -199,7 +200,8 @@ impl Stop {
         [ASKED_FIRST, ASKED].contains(&self.0.load(Ordering::Relaxed))
     }
 
-    /// Asks for the end of the answer; false if there is none, or it has been asked before.
+    /// Asks for the end of the answer. Returns false if no answer is being generated, or its end was already asked
+    /// for.
     fn ask(&self) -> bool {
         let asked = |state| match state {
             ANSWERING_FIRST => Some(ASKED_FIRST),
@@ -210,8 +212,8 @@ impl Stop {
     }
 }
 
-/// Looks, on a thread of its own and until `is_over`, whether kernels of `gpu` are compiled for longer than a command that was
-/// asked to stop may wait for them: then it calls `late`.
+/// Calls `late` once kernels of `gpu` have been compiling for longer than a command that was asked to stop may wait.
+/// Checks this on a thread of its own until `is_over` returns true.
 fn watch_compilation(
     gpu: Weak<Gpu>,
     is_over: impl Fn() -> bool + Send + 'static,
@@ -238,7 +240,7 @@ fn end_while_compiling() {
     end_at_once();
 }
 
-/// Ends the process without what runs at its exit: a driver that compiles would be unloaded under its own threads.
+/// Ends the process without its exit handlers, which would unload a driver while the driver's threads compile.
 fn end_at_once() -> ! {
     #[cfg(unix)]
     signal_hook::low_level::exit(EXIT_INTERRUPTED.into());

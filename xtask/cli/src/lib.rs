@@ -73,7 +73,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<EngineFailed>() { EXIT_ENGINE_FAILED } else { 1 }
 }
 
-/// Whether an error comes from writing to a closed standard output. Errors of connections have a context around them.
+/// Whether an error comes from writing to a closed standard output. Errors of network connections do not count: they
+/// are wrapped in a context.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -86,7 +87,7 @@ pub fn order_adapters_here() {
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
 
-/// Runs a command that other programs have too.
+/// Runs a command that other programs share with this one.
 ///
 /// # Errors
 /// Those of the command.

@@ -14,8 +14,8 @@ use crate::devices;
 use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
 
-/// Time that a step with prompts takes at most on a software driver, so that Ctrl-C and other requests are answered and progress
-/// shown.
+/// Maximum time of a step with prompt tokens on a software driver. Between steps, Ctrl-C and other requests are
+/// answered and progress is shown.
 const STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Opens an engine with room for `demand`.
@@ -46,7 +46,7 @@ pub fn engine(
     Ok(engine)
 }
 
-/// An error of an engine that names the flag in place of the option.
+/// Converts an error of the engine, and names the command-line flag instead of the engine's option.
 pub fn of_flags(error: pagoda::Error) -> anyhow::Error {
     match error {
         pagoda::Error::KvTiers { spec, source } => {
@@ -84,8 +84,8 @@ fn pool_note(asked: Option<u64>, pool: u64, block: u64) -> Option<String> {
     Some(format!("--kv-memory {asked}: the KV pool takes {pool}, the most that the device holds"))
 }
 
-/// Cuts steps by time on a software driver, where one of a whole chunk may take a minute. On a GPU a chunk takes no time that
-/// anybody notices; reproducible steps depend on no clock.
+/// Limits the time of steps on a software driver, where a step with a whole chunk may take a minute. Has no effect on
+/// a GPU, or with reproducible results, which must not depend on a clock.
 ///
 /// # Errors
 /// If there is no device.
@@ -96,7 +96,7 @@ pub fn bound_steps(args: &EngineArgs, model: &Model, options: &mut EngineOptions
     Ok(())
 }
 
-/// The model's fingerprint, for which the whole checkpoint is read the first time.
+/// The model's fingerprint. The first call reads the whole checkpoint.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -105,7 +105,7 @@ pub fn fingerprint(args: &EngineArgs, model: &Model) -> Result<u128> {
     Ok(model.fingerprint()?)
 }
 
-/// Lines about the weights and the kernels of a model, while it is loaded; none if nothing is to be told.
+/// Shows status lines about the weights and kernels of a model while it is loaded; no lines with `--quiet`.
 pub fn opening_lines(args: &EngineArgs, options: &EngineOptions, gpu: &Arc<Gpu>) -> Vec<StatusLine> {
     if args.quiet {
         return Vec::new();

@@ -35,7 +35,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// A model with nothing known but its size.
+    /// A model of which only the size is known.
     fn unread(model: String, path: PathBuf) -> Self {
         Self { model, bytes: bytes_of(&path), path, family: None, dtype: None, context: None, reason: None }
     }
@@ -117,7 +117,8 @@ fn cached() -> Vec<Listed> {
     listed
 }
 
-/// Models at a path: itself, or those in the folder; or those in the folders in it.
+/// Paths of the models at `path`: `path` itself if it is a model, or else the models in this folder, or, if it has
+/// none, those in its subfolders.
 fn candidates(path: &Path) -> Vec<PathBuf> {
     if path.is_file() {
         return vec![path.to_owned()];
@@ -141,7 +142,8 @@ fn candidates(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a path is a GGUF file that begins a model: no projector of images, and no later part of a split one.
+/// Whether a path is the first or only GGUF file of a model. Image projectors and later parts of a split model do not
+/// count.
 fn is_gguf_model(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let later = name.rsplit_once("-of-").is_some_and(|(start, _)| !start.ends_with("-00001"));

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use pdf_extract::encryption::DecryptionError;
 use pdf_extract::{ConvertToFmt, Document, Error, OutputError, PlainTextOutput, output_doc_page};
 
-/// Maximum number of bytes of a file.
+/// Maximum size of a PDF file in bytes.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Maximum number of bytes of text: some 16 million tokens.
 const MAX_TEXT: usize = 64 << 20;
 
-/// Bytes of the stack of the thread that reads: objects of a PDF may be nested.
+/// Stack size in bytes of the thread that reads a PDF, whose objects may be deeply nested.
 const STACK: usize = 64 << 20;
 
 /// Whether a file that begins with these bytes is a PDF.
@@ -72,7 +72,7 @@ fn refused(error: Error) -> anyhow::Error {
     }
 }
 
-/// The text with letters in place of ligatures, and one space in place of those that justify a line.
+/// Replaces ligatures by letters, and the several spaces that justify a line by one space.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for line in text.trim().lines() {
@@ -93,7 +93,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// Text up to [`MAX_TEXT`].
+/// Text that is cut off at [`MAX_TEXT`] bytes.
 struct Bounded(String);
 
 impl Write for Bounded {

@@ -31,7 +31,7 @@ impl Template {
     const PROMPTS: Self = Self("prompt [{bar:40}] {pos} of {len} tokens{left}");
     const LINE: Self = Self("{msg}");
 
-    /// A bar of `len` steps; `None` if their number comes later.
+    /// A bar of `len` steps; with `None`, the number of steps is set later.
     #[must_use]
     pub fn bar(self, len: Option<usize>) -> ProgressBar {
         let bar = len.map_or_else(ProgressBar::no_length, |len| ProgressBar::new(len as u64));
@@ -59,7 +59,8 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// A line above others, of what `line` returns while something goes on; a thread asks it ten times a second.
+    /// Shows the text that `line` returns above other bars, while `line` returns any. A thread calls `line` ten times
+    /// a second.
     #[must_use]
     pub fn among(
         bars: &MultiProgress,
@@ -108,14 +109,14 @@ impl Drop for StatusLine {
     }
 }
 
-/// Time since which something goes on.
+/// Time since the start of an operation that still runs.
 #[derive(Debug, Default)]
 struct Patience {
     since: Option<Instant>,
 }
 
 impl Patience {
-    /// Whether something that goes on, or does not, has taken long enough for a word about it.
+    /// Whether the operation has run long enough to be reported. `goes_on` says whether it still runs.
     fn is_over(&mut self, goes_on: bool, now: Instant) -> bool {
         self.since = goes_on.then(|| self.since.unwrap_or(now));
         self.since.is_some_and(|since| now - since >= PATIENCE)
@@ -138,7 +139,7 @@ fn compiling(kernels: Compilation) -> String {
 /// Interval of the lines of a log, where stderr is no terminal.
 const LOG: Duration = Duration::from_secs(10);
 
-/// Interval of these lines with `--verbose`.
+/// Interval between log lines with `--verbose` if stderr is no terminal.
 const VERBOSE_LOG: Duration = Duration::from_secs(1);
 
 /// A line about the weights that are loaded, if that takes more than half a second. If stderr is no terminal, a line every
@@ -173,13 +174,13 @@ struct Rate {
 }
 
 impl Rate {
-    /// Whether weights are loaded at this time.
+    /// Records whether weights are being loaded now, and returns it.
     fn see(&mut self, loaded: Loaded, now: Instant) -> bool {
         self.begun = loaded.is_running().then(|| self.begun.unwrap_or(now));
         self.begun.is_some()
     }
 
-    /// Whether a log that has a line every so often has one now.
+    /// Whether the next log line is due, if a line is logged at the interval `every`.
     fn is_due(&mut self, every: Duration, now: Instant) -> bool {
         let last = self.logged.max(self.begun).unwrap_or(now);
         let due = now.saturating_duration_since(last) >= every;
@@ -203,22 +204,23 @@ impl Rate {
     }
 }
 
-/// A bar that shows how many tokens of the running prompts are computed, and how many are left. It comes and goes with them.
+/// A bar that shows how many tokens of the running prompts are computed, and how many are left. The bar is visible
+/// only while a prompt is computed.
 #[derive(Debug)]
 pub struct PrefillBar {
     bar: ProgressBar,
-    /// Kernels that the first steps wait for, until text is printed.
+    /// Status line about kernels that the first steps wait for; removed once text is printed.
     kernels: Option<StatusLine>,
-    /// Whether the step that is next has kernels of its own to compile, which decode needs and prompts do not.
+    /// Whether the next step has to compile kernels that only decode needs.
     warms: bool,
-    /// Events of steps whose text waits.
+    /// Events of earlier steps whose text is not printed yet.
     held: Vec<Event>,
-    /// Whether a line is told for each step in place of the bar.
+    /// Whether each step is reported as a line instead of by the bar.
     told: bool,
 }
 
 impl PrefillBar {
-    /// A bar for `engine`, or none if `quiet`; lines if `verbose`.
+    /// A bar for `engine`. It is hidden if `quiet`; if `verbose`, lines take its place.
     #[must_use]
     pub fn new(engine: &Engine, quiet: bool, verbose: bool) -> Self {
         let bars = MultiProgress::new();

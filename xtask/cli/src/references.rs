@@ -19,10 +19,10 @@ use serde::Serialize;
 use crate::cli::{Cli, Command, GenerateArgs};
 use crate::open_model::open_model;
 
-/// Largest error of logits in f32, relative to their norm.
+/// Largest accepted error of logits with f32 KV, relative to the norm of the reference.
 const F32_BAR: f64 = 2e-4;
 
-/// Largest error of a row's logits with f16 KV, relative to their norm.
+/// Largest accepted error of a row's logits with f16 KV, relative to the norm of the reference.
 const F16_BAR: f64 = 1e-2;
 
 /// Maximum difference of the two largest logits of the reference for a near tie: another order of additions may then
@@ -45,14 +45,14 @@ pub struct Compared {
     pub preemptions: u32,
     /// Number of prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
-    /// Like `logits_f32` with f16 KV, but the median over rows.
+    /// Median over rows of `|logits - reference| / |reference|` with f16 KV.
     pub median_f16: f64,
-    /// Like `logits_f32` with f16 KV, the largest over rows. Rounded keys may choose other experts or tokens: a prompt's rows
-    /// from the first such row on, which later rows attend, are left out.
+    /// Largest `|logits - reference| / |reference|` of a row with f16 KV. With rounded keys, a row may choose other
+    /// experts or tokens: this row and the later rows of its prompt, which attend to it, are left out.
     pub worst_f16: f64,
     /// Number of rows compared with f16 KV.
     pub rows: usize,
-    /// Number of those for which any layer's experts or selected tokens differ from those with f32 KV.
+    /// Number of compared rows for which some layer's experts or selected tokens differ from those with f32 KV.
     pub changed_rows: usize,
     /// Why the model did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub fn run(folder: &Path, device: &str) -> Result<Vec<Compared>> {
     Ok(checkpoints.iter().map(row).collect())
 }
 
-/// Folders of safetensors and GGUF files next to a reference, sorted.
+/// Lists, in order, the safetensors folders and GGUF files that lie next to a reference.
 fn checkpoints(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut folders: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();

@@ -44,16 +44,16 @@ pub struct Generated {
     pub sparse: SparseUse,
 }
 
-/// Log-probabilities at one position of an output: of the model itself, before penalties and filters.
+/// The model's own log-probabilities at one position of an output, before penalties and filters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenLogProbs {
     /// The drawn token.
     pub id: u32,
     /// Natural logarithm of its probability.
     pub log_prob: f32,
-    /// The likeliest tokens in its place, best first.
+    /// The most likely tokens at the position, the most likely first.
     pub top_ids: Vec<u32>,
-    /// Natural logarithms of their probabilities.
+    /// Natural logarithms of the probabilities of `top_ids`.
     pub top_logprobs: Vec<f32>,
 }
 
@@ -104,7 +104,7 @@ pub struct Selected {
 /// Speed as one request saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timing {
-    /// From submission to the first generated token, in milliseconds; null without one.
+    /// Time from submission to the first generated token, in milliseconds; null if no token was generated.
     pub ttft_ms: Option<f64>,
     /// Computed prompt tokens per second, without cached ones; null without a generated token.
     pub prefill_tok_s: Option<f64>,

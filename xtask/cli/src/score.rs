@@ -60,14 +60,14 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     recorder.map_or(Ok(()), |(path, recorder)| recorder.write(path, args.last))
 }
 
-/// Engine that all sequences run on.
+/// The engine that computes all sequences.
 struct Run {
     options: EngineOptions,
     decoder: Pipeline,
     tiers: Option<Tiers>,
 }
 
-/// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
+/// Computes and scores every token; saves full blocks to the tiers, for other runs.
 fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     let Run { options, decoder, tiers } = run;
     let _line = (!args.engine.quiet).then(|| compile_line(&MultiProgress::new(), decoder.gpu()));

@@ -35,17 +35,17 @@ use crate::model;
 use crate::open_model::open_model;
 use crate::setup::{self, Need};
 
-/// Bytes of the KV pool on software drivers, which have no memory of their own to fill, if no flag sets a size.
+/// Default size of the KV pool in bytes on software drivers, which use the host's memory.
 const SOFTWARE_KV_BYTES: u64 = 1 << 30;
 
 /// Bytes of KV blocks that outlive the server on disk, if no flag sets a size and the file system has room for them.
 const DISK_KV_BYTES: u64 = 10 << 30;
 
-/// Number of steps after which a waiting request counts as one priority higher, so that each runs some time.
+/// Number of steps after which a waiting request gains one level of priority, so that every request runs eventually.
 const AGEING_STEPS: u32 = 1000;
 
-/// Exit code of a server whose engine failed and could not be opened anew: `EX_SOFTWARE` of sysexits, so that what
-/// watches over the process can tell it from wrong flags.
+/// Exit code of a server whose engine failed and could not be reopened: `EX_SOFTWARE` of sysexits, so that a
+/// supervisor can distinguish this failure from wrong flags.
 pub const EXIT_ENGINE_FAILED: u8 = 70;
 
 /// An engine that failed and could not be opened anew.
@@ -208,7 +208,7 @@ fn engines(args: &ServeArgs, model: &Arc<Model>, devices: &[Option<String>]) -> 
     devices.iter().enumerate().map(open).collect()
 }
 
-/// Index of an engine among those of a server.
+/// Index of an engine among the engines of a server, and their number.
 #[derive(Clone, Copy)]
 struct EngineIndex {
     index: usize,
@@ -216,7 +216,7 @@ struct EngineIndex {
 }
 
 impl EngineIndex {
-    /// The folder of its disk tier: a folder has one writer, so that only the first engine has `folder` itself.
+    /// Folder of the engine's disk tier. A folder has only one writer, so later engines add their index to `folder`.
     fn folder(self, folder: &Path) -> PathBuf {
         let mut path = folder.as_os_str().to_owned();
         if self.index > 0 {
@@ -291,7 +291,7 @@ fn context(args: &ServeArgs, model: &Model) -> u32 {
     args.context.map_or(stated, |tokens| tokens.min(stated))
 }
 
-/// The context within which other factors of LongRoPE apply than those that a configuration has.
+/// Context length up to which the model's short LongRoPE factors apply; `None` if the model has none.
 fn first_context(config: &DecoderConfig) -> Option<u32> {
     match &config.rope.scaling {
         RopeScaling::Long { short, .. } => short.as_ref().map(|short| short.original_context),
@@ -327,7 +327,8 @@ fn disk_kv(args: &ServeArgs, model: &Model, place: EngineIndex) -> Result<Option
     Ok(Some(TierSpec::default().disk(Some(DiskSpec { path, capacity_bytes }))))
 }
 
-/// Bytes of the default disk tier in a folder: what its file system has free, the folder's own files included, but a tenth.
+/// Size in bytes of the default disk tier in a folder: `DISK_KV_BYTES`, but at most nine tenths of the space that is
+/// free or taken by the folder's own files.
 fn disk_bytes(folder: &Path) -> Result<u64> {
     let is_there = |path: &&Path| path.exists();
     let there = folder
@@ -382,7 +383,7 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     Ok(options)
 }
 
-/// Whether other machines cannot reach an address or name of this one.
+/// Whether an address or name can only be reached from this machine.
 fn is_loopback(host: &str) -> bool {
     (host, 0).to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
 }

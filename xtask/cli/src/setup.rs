@@ -14,7 +14,7 @@ mod found;
 
 pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
 
-/// Part of the machine that a command is about to use.
+/// A thing that a command is about to use, and that has requirements on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// A GPU adapter, possibly a software one that runs on the CPU.
@@ -110,7 +110,7 @@ pub struct SetupPlan {
     pub remedy: Remedy,
 }
 
-/// Installation of missing requirements.
+/// Way to install missing requirements.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
@@ -181,7 +181,7 @@ pub fn look(needs: &[Need]) -> (Found, SetupPlan) {
     (found, plan)
 }
 
-/// Makes sure that `needs` are met, and installs nothing. Returns what the machine has.
+/// Fails if a requirement of `needs` is missing; installs nothing. Returns what the machine has.
 ///
 /// # Errors
 /// Those of [`SetupPlan::check`].

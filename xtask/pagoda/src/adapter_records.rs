@@ -39,8 +39,8 @@ pub struct WrongKernel {
 }
 
 impl Verdict {
-    /// The verdict on the variants of this program that run on a device. A wrong one with a name that it does not know is of
-    /// another version, and so is its kernel.
+    /// The verdict on each variant of this program that the device runs. Recorded names that this program lacks come
+    /// from another version, and are ignored.
     pub(crate) fn of_variants(&self, gpu: &Gpu) -> verdicts::Verdicts {
         let all = attn_kernels::variants().into_iter().chain(models::kernel::variants());
         let is = |wrong: &WrongKernel, named: &NamedVariant| {
@@ -77,14 +77,14 @@ struct Known {
     tuning: Option<KeptTuning>,
 }
 
-/// All verdicts of the user.
+/// Verdicts on all adapters that the user has tested.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     path: Option<PathBuf>,
     by_adapter: BTreeMap<String, Known>,
 }
 
-/// Adapter, graphics API and driver with its version.
+/// Key of an adapter's record: the adapter, the graphics API, and the driver with its version.
 pub(crate) fn key(info: &wgpu::AdapterInfo) -> String {
     format!("{}, {}, {} {}", info.name, info.backend, info.driver, info.driver_info)
 }
@@ -110,8 +110,8 @@ impl Verdicts {
         self.by_adapter.get(&key(info))?.verdict.as_ref()
     }
 
-    /// The sizes at which products change kernels on an adapter with its present driver, if they were measured with the
-    /// kernels of this program.
+    /// Sizes at which matrix products switch to another kernel, on an adapter with its present driver; `None` unless
+    /// they were measured with the kernels of this program.
     #[must_use]
     pub fn tuning(&self, info: &wgpu::AdapterInfo) -> Option<&KeptTuning> {
         self.by_adapter.get(&key(info))?.tuning.as_ref().filter(|tuning| tuning.is_current())
@@ -122,7 +122,7 @@ impl Verdicts {
         self.by_adapter.entry(key(info)).or_default().verdict = Some(verdict);
     }
 
-    /// Records where products change kernels, in place of the last record.
+    /// Records the sizes at which matrix products switch to another kernel, in place of the last record.
     pub fn put_tuning(&mut self, info: &wgpu::AdapterInfo, tuning: KeptTuning) {
         self.by_adapter.entry(key(info)).or_default().tuning = Some(tuning);
     }

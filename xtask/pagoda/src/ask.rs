@@ -19,7 +19,8 @@ use crate::request::Request;
 #[cfg(feature = "tools")]
 use crate::tools::{AnswerParser, ParsedAnswer, ToolCall, Tools};
 
-/// A conversation to be answered, and the way to answer it. A text alone is a message of a user.
+/// A conversation to be answered, and the way to answer it. A plain text converts to a conversation with one message
+/// of the user.
 #[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Chat {
@@ -29,8 +30,8 @@ pub struct Chat {
     /// The way to answer: a request whose prompt is made of the conversation.
     #[setters(skip)]
     pub request: Request,
-    /// Form of the answer, after a thought that the prompt begins; `None` if it is free. An answer that must be a call has the
-    /// form of one; one that may call tools is an instance of a schema, or calls.
+    /// Form of the answer after any thought that the prompt begins; `None` for any form. A forced tool call has the
+    /// form of a call. With optional tools, the answer is an instance of a schema, or calls.
     #[cfg(feature = "grammar")]
     #[setters(strip_option)]
     pub form: Option<Constraint>,
@@ -72,7 +73,7 @@ impl Chat {
         self
     }
 
-    /// Goes on with the model's answer, and the next message of the user.
+    /// Appends the model's answer and the next message of the user.
     #[must_use]
     pub fn then(mut self, answer: impl Into<String>, text: impl Into<String>) -> Self {
         let messages = [Message::new("assistant", answer), Message::new("user", text)];
@@ -94,7 +95,7 @@ impl Chat {
         self
     }
 
-    /// Goes on with calls of tools that the model's answer has, each with its result.
+    /// Appends the tool calls of the model's answer, each with its result.
     #[cfg(feature = "tools")]
     #[must_use]
     pub fn called<R: Into<String>>(mut self, calls: impl IntoIterator<Item = (ToolCall, R)>) -> Self {
@@ -125,9 +126,9 @@ impl<T: Into<String>> From<T> for Chat {
 }
 
 impl EngineHandle {
-    /// Lets the model answer a conversation. The prompt is encoded before this returns, which takes some
-    /// milliseconds, as compiling most [forms](Chat::form) does; the answer is awaited or [waited for](Answer::wait)
-    /// as a whole, or read [in pieces](Answer::stream). Errors are those of the answer.
+    /// Lets the model answer a conversation. The prompt is encoded, and a [form](Chat::form) compiled, before this
+    /// returns; each takes some milliseconds in most cases. The answer is awaited or [waited for](Answer::wait) as a
+    /// whole, or read [in pieces](Answer::stream). All errors come from the answer.
     pub fn ask(&self, chat: impl Into<Chat>) -> Answer {
         let prepared = chat.into().prepare(self.model());
         #[cfg(feature = "tools")]
@@ -258,7 +259,7 @@ impl Pieces {
         BlockingPieces(self)
     }
 
-    /// The piece of an event, if it has one; ends after an error.
+    /// Text of an event, if the event has any. After an error, the stream ends.
     fn take(&mut self, event: Result<Event, Error>) -> Option<Result<String, Error>> {
         let piece = event.and_then(text);
         if piece.is_err() {

@@ -4,7 +4,7 @@ use kvblock::BlockId;
 use models::{ModelError, Pipeline};
 use scheduler::BlockOp;
 
-/// Blocks of preempted sequences, in host memory.
+/// Copies in host memory of the blocks of preempted sequences.
 #[derive(Debug, Default)]
 pub(crate) struct HostBlocks {
     blocks: Vec<Option<Vec<u32>>>,

@@ -22,14 +22,15 @@ use crate::{Note, adapter_records, user_file};
 
 const FILE: &str = "crossings.json";
 
-/// Number of runs of a chunk, which is recorded each time.
+/// Number of times that a chunk is run for a measurement. Its commands are recorded in each run.
 const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
 
-/// Number of decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as
-/// all that follow.
+/// Number of decode steps that run before timing begins. The first one records its commands; from the second one on,
+/// steps are encoded ahead.
 const WARM_UPS: u32 = 2;
 
-/// Sets the crossings of a decoder that was loaded with `options`, and reports them. Steps that are not known yet are timed.
+/// Sets the lengths from which steps of a decoder that was loaded with `options` select blocks, and reports them.
+/// Times the steps for which no times are recorded.
 pub(crate) fn cross(pipeline: &mut Pipeline, options: &EngineOptions) -> Result<(), Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(()) };
     // Layers of other devices are like the first ones.
@@ -94,7 +95,7 @@ fn policy_of(sparse: &Sparse, phase: Phase) -> Arc<dyn Policy> {
     }
 }
 
-/// Length of the shortest history in which a policy selects blocks in a phase, or how that is found out.
+/// Minimum number of tokens from which a policy selects blocks in a phase, or the way to find this number.
 fn min_tokens(sparse: &Sparse, phase: Phase) -> MinTokens {
     policy_of(sparse, phase).min_tokens()
 }
@@ -105,7 +106,7 @@ fn may_be_dense(sparse: &Sparse, options: &EngineOptions) -> bool {
     !options.reproducible && !sparse.trace && !sparse.measure
 }
 
-/// Whether the lengths from which a policy selects in a phase are found out by times.
+/// Whether timed steps decide the length from which a policy selects blocks in a phase.
 fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOptions) -> bool {
     let wanted = match min_tokens(sparse, phase) {
         MinTokens::Auto => options.stopwatch.times_steps_by_function() || !decoder.gpu().is_cpu(),
@@ -125,7 +126,8 @@ fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -
     (decoder.gpu().is_cpu() && by_queries && unasked).then(|| policy.block_size().get())
 }
 
-/// Finds the crossing of decode steps from `times`, and times the steps that are missing there. `None` if none is timed.
+/// Finds from `times` the length at which selecting decode steps become faster than dense ones, and times the steps
+/// that `times` lacks. `None` if no step can be timed.
 fn decode_crossing(
     decoder: &mut Decoder,
     longest: u32,
@@ -143,7 +145,8 @@ fn decode_crossing(
     Ok(Some(grid.crossing(times)))
 }
 
-/// Finds the crossing of chunks of prompts of up to `rows` rows from `times`, and times the steps that are missing there.
+/// Finds from `times` the lengths at which selecting prompt chunks of up to `rows` rows become faster than dense
+/// ones, and times the steps that `times` lacks.
 fn chunk_crossing(
     decoder: &mut Decoder,
     [rows, longest]: [u32; 2],

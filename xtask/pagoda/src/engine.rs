@@ -42,7 +42,7 @@ use watch::Watch;
 #[derive(Debug)]
 pub struct Engine {
     model: Arc<Model>,
-    /// The options that it was opened with, with the chunk that the device has room for.
+    /// The options that the engine was opened with, except that the chunk is reduced to what the device has room for.
     options: EngineOptions,
     scheduler: Scheduler,
     decoder: Pipeline,
@@ -54,7 +54,7 @@ pub struct Engine {
     prefill_rate: Rate,
     decode_rate: Rate,
     pacing: Pacing,
-    /// Events of a step that failed.
+    /// Events of a failed step that were not returned yet.
     unsent: Vec<Event>,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
     /// Time per fetch of selected blocks from the host, once it has been measured.
@@ -307,12 +307,13 @@ impl Engine {
         self.followers.add(follower);
     }
 
-    /// Whether events come while the engine rests: of a host tier that other engines change too.
+    /// Whether cache events can come while the engine has no work, because other engines change the host tier that
+    /// they share.
     pub(crate) fn hears_of_others(&self) -> bool {
         self.tiers.as_ref().is_some_and(Tiers::tell_events)
     }
 
-    /// Tells of the changes since the last call.
+    /// Reports the changes of the KV cache since the last call to the followers.
     pub(crate) fn tell_followers(&mut self) {
         if self.options.cache_events.any() {
             let mut events = self.scheduler.take_cache_events();
@@ -321,8 +322,8 @@ impl Engine {
         }
     }
 
-    /// Finishes what is still being saved and tells of it, before the engine waits for requests or ends: after the last one
-    /// was cancelled, no step does.
+    /// Finishes the saves in progress and reports them, before the engine waits for requests or ends. No step does
+    /// this after the last request was cancelled.
     pub(crate) fn rest(&mut self) {
         if self.options.cache_events.any() {
             // A device that was lost is found so by the next step.

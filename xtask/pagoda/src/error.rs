@@ -17,7 +17,7 @@ use crate::fetch::FetchError;
 use crate::request::RequestId;
 use crate::tiers::error::TiersError;
 
-/// If this variable is set, to anything, adapters run every kernel regardless of verdicts.
+/// Environment variable that, set to any value, makes adapters run every kernel regardless of verdicts.
 pub(crate) const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
 
 /// Any error from opening a model to the last token of a request.
@@ -39,13 +39,13 @@ pub enum Error {
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(#[from] crate::hub::HubError),
-    /// A model of the Hugging Face hub, in a build that fetches none.
+    /// A model of the Hugging Face hub is requested, but this build cannot fetch models.
     #[error("{reference}: models of the hub are fetched by builds with the feature hub")]
     NoHub {
         /// The model that was requested.
         reference: String,
     },
-    /// An output cannot be kept to a form.
+    /// A requested form cannot be enforced on an output.
     #[cfg(feature = "grammar")]
     #[error(transparent)]
     Constraint(#[from] crate::grammar::ConstraintError),
@@ -81,10 +81,10 @@ pub enum Error {
     /// A certificate was requested of a policy that has none.
     #[error("sparse {policy} has no bound of the attention mass that it keeps, so nothing is certified")]
     NoCertificate {
-        /// The policy; `full` without one.
+        /// The policy, or `full` for dense attention.
         policy: String,
     },
-    /// Measured times would decide which steps select, though results must be reproducible.
+    /// Results must be reproducible, but the policy lets measured times decide which steps select blocks.
     #[error(
         "sparse {policy}: min_tokens=measured lets times decide which steps select, and reproducible results depend on none"
     )]
@@ -92,7 +92,7 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
-    /// The batch would decide which sequences select, though results must be reproducible.
+    /// Results must be reproducible, but the policy lets the batch decide which sequences select blocks.
     #[error(
         "sparse {policy}: steps of fewer than {requests} decoding sequences stay dense, and reproducible results do not \
          depend on a batch"
@@ -103,7 +103,7 @@ pub enum Error {
         /// Number of sequences from which the policy selects.
         requests: u32,
     },
-    /// No policy has this text form.
+    /// A text is not the text form of any policy.
     #[error(transparent)]
     Spec(#[from] sparse_select::SpecError),
     /// The policy was set up for another model.
@@ -117,7 +117,7 @@ pub enum Error {
         /// The reason.
         source: Box<ModelError>,
     },
-    /// Memory for less than two KV blocks.
+    /// The memory budget holds fewer than two KV blocks.
     #[error(
         "{budget_bytes} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed"
     )]
@@ -147,7 +147,7 @@ pub enum Error {
         /// The reason.
         source: Box<TiersError>,
     },
-    /// Limits under which some request could never run.
+    /// The limits are so low that some request could never run.
     #[error(transparent)]
     Limits(#[from] scheduler::ConfigError),
     /// The KV cache cannot be built.
@@ -163,7 +163,7 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: u32,
     },
-    /// Stop texts of a request without text.
+    /// A request has stop texts, but does not ask for text.
     #[error("stop texts need text, but the request is for token ids alone or the model has no tokenizer")]
     StopText,
     /// Sampling parameters out of their range.
@@ -182,7 +182,7 @@ pub enum Error {
         /// The reason.
         source: AllocError,
     },
-    /// Logits that have an infinity, or something that is no number.
+    /// Some logits are infinite or not a number.
     #[error("non-finite logits after {tokens} tokens")]
     NonFinite {
         /// Number of tokens of the sequence that were computed.
@@ -206,13 +206,13 @@ pub enum Error {
         /// Maximum number.
         max_waiting_tokens: u64,
     },
-    /// A stream whose reader is too slow; its request was cancelled.
+    /// The reader of a stream was too slow, so its request was cancelled.
     #[error("{unread} events of the stream were not read, which is the limit; the request was cancelled")]
     Unread {
         /// Number of events that the stream keeps.
         unread: usize,
     },
-    /// An answer did not come to its end.
+    /// A sequence ended before its answer was complete.
     #[error("{id}: {}", reason.of_failure())]
     Unanswered {
         /// The request.
@@ -229,14 +229,13 @@ pub enum Error {
         /// The reason.
         source: Arc<Error>,
     },
-    /// The engine that began the request anew, after the device of another engine was lost, drew another token than
-    /// that one.
+    /// After the device of one engine was lost, another engine restarted the request and drew a different token.
     #[error("the device was lost after {tokens} tokens, and another one goes on differently")]
     Moved {
         /// Number of tokens that both engines drew.
         tokens: usize,
     },
-    /// The engine's thread panicked, because of a bug in it or in code that it calls for others.
+    /// The engine's thread panicked because of a bug in the engine, or in a caller's code that it runs.
     #[error("the engine's thread panicked: {message}")]
     Panicked {
         /// Message of the panic.

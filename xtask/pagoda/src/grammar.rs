@@ -27,15 +27,16 @@ pub enum Constraint {
     Regex(String),
     /// A text of a grammar, in llguidance's variant of Lark's syntax.
     Lark(String),
-    /// One of these texts.
+    /// Exactly one of the given texts.
     Choice(Vec<String>),
-    /// This form, after the rest of a thought that the prompt has begun.
+    /// The rest of a thought that the prompt has begun, and then an output of the inner form.
     AfterThought(Box<Constraint>),
-    /// This form, or calls of tools with these names between `<tool_call>` and `</tool_call>`, with any arguments.
+    /// Either the inner form, or calls of the named tools between `<tool_call>` and `</tool_call>`, with any
+    /// arguments.
     OrCalls(Box<Constraint>, Vec<String>),
 }
 
-/// Why an output cannot be kept to a form.
+/// Why a constraint cannot be enforced on an output.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
@@ -81,7 +82,7 @@ impl Constraint {
         Self::Schema(json!({ "type": "object" }))
     }
 
-    /// Refuses what would keep the compiler busy for long, or fill its tables.
+    /// Rejects a constraint that would keep the compiler busy for long, or overflow its tables.
     fn check_size(&self) -> Result<(), ConstraintError> {
         let (kind, bytes) = match self {
             Self::Schema(schema) => ("a schema", schema.to_string().len()),
@@ -134,7 +135,8 @@ impl Constraint {
         }
     }
 
-    /// The grammar that `outer` writes in Lark's syntax, in which this form is a grammar with a name.
+    /// Wraps this form in the Lark grammar that `outer` returns, which refers to this form by the name given to
+    /// `outer`.
     fn within(&self, outer: impl FnOnce(&str) -> String) -> TopLevelGrammar {
         let mut all = self.grammar();
         let name = format!("form{}", all.grammars.len());
@@ -145,8 +147,8 @@ impl Constraint {
     }
 }
 
-/// A schema whose instances have no more white space than indented ones need: models that may write any amount
-/// of it sometimes write nothing else.
+/// Limits the white space in instances of a schema to that of indented JSON. Without a limit, models sometimes write
+/// nothing but white space.
 fn with_little_space(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
         let space = json!({ "whitespace_pattern": r"[ ]|\n[ ]{0,32}" });

@@ -30,7 +30,7 @@ use stream::{Opening, Sender};
 use watchdog::{Watchdog, Watched};
 use worker::Worker;
 
-/// Bounds of an engine on a thread of its own.
+/// Limits for an engine that runs on its own thread.
 #[derive(Debug, Clone, Copy, Setters)]
 #[non_exhaustive]
 pub struct HandleOptions {
@@ -40,8 +40,8 @@ pub struct HandleOptions {
     pub max_waiting_tokens: u64,
     /// Maximum number of events that a stream keeps. If more events are unread, the request is cancelled.
     pub max_unread: usize,
-    /// Time that a step may take before it is reported as a [note](crate::Note::StepStalled) and by [`EngineHandle::health`];
-    /// `None` for any.
+    /// Time after which a step that still runs is reported as a [note](crate::Note::StepStalled) and by
+    /// [`EngineHandle::health`]; `None` for no limit.
     pub stall_time: Option<Duration>,
     /// [Open the engine anew](Engine::reopen) whenever its device is lost, instead of ending with an error.
     pub recover: bool,
@@ -77,7 +77,7 @@ pub enum Shutdown {
 pub enum Health {
     /// The engine works, or waits for work.
     Well,
-    /// A step has taken longer than [`HandleOptions::stall_time`], and goes on.
+    /// A step runs for longer than [`HandleOptions::stall_time`], and has not ended.
     Stalled,
     /// The device was lost, and the engine is being reopened.
     Reopening,
@@ -85,8 +85,8 @@ pub enum Health {
     Ended,
 }
 
-/// An engine on a thread of its own. Clones are handles of the same engine; it drains when the last one is
-/// dropped.
+/// A handle of an engine that runs on its own thread. Clones refer to the same engine, which drains when the last one
+/// is dropped.
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
     inner: Arc<Inner>,
@@ -119,7 +119,7 @@ struct Shared {
 /// A message to the engine's thread.
 enum Command {
     Submit(Box<Request>, Sender),
-    /// The stream of this ticket has no reader any more.
+    /// Cancels the request with this ticket, whose stream was dropped.
     Cancel(u64),
     Shutdown(Shutdown),
     Call(Box<dyn FnOnce(&mut Engine) + Send>),
@@ -161,8 +161,8 @@ impl EngineHandle {
         Ok(Self { inner: Arc::new(Inner { model, shared, commands, options, next_ticket, ended }) })
     }
 
-    /// Queues a request. Whether the engine accepts it is the first item of the stream: an event, or an error
-    /// if it can never run.
+    /// Queues a request. The first item of the stream is an event if the engine accepts the request, or an error if
+    /// the request can never run.
     ///
     /// # Errors
     /// [`Error::QueueFull`] and [`Error::QueueTokens`] if too much is waiting, [`Error::Stopped`] if the engine
@@ -191,8 +191,9 @@ impl EngineHandle {
         &self.inner.model
     }
 
-    /// The state of the engine, some 20 milliseconds old at most between two steps. It shows a request as waiting once
-    /// the engine has [accepted](Stream::accepted) it, and as running, or counted, once its start can be read.
+    /// The state of the engine. Between two steps, it is at most some 20 milliseconds old. It shows a request as
+    /// waiting once the engine has [accepted](Stream::accepted) it, and as running or ended once its start event can
+    /// be read.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.inner.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
@@ -205,7 +206,7 @@ impl EngineHandle {
         if ended.is_over() { Health::Ended } else { shared.watched.health(options.stall_time) }
     }
 
-    /// Time since the begin of the step that runs.
+    /// Time since the start of the current step; `None` if no step runs.
     #[must_use]
     pub fn step_time(&self) -> Option<Duration> {
         self.inner.shared.watched.step_time()
@@ -217,8 +218,9 @@ impl EngineHandle {
         self.inner.shared.watched.num_stalls()
     }
 
-    /// Number of requests that wait for their start, including requests that the engine has not seen yet. At any time
-    /// a request is in this number or in the snapshot's running ones, if this number is read first.
+    /// Number of requests that wait to start, including requests that the engine has not seen yet. If a caller reads
+    /// this number before a snapshot, every unfinished request is in this number or among the running ones of the
+    /// snapshot.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.inner.shared.waiting.load(Ordering::Relaxed)
@@ -236,8 +238,8 @@ impl EngineHandle {
         self.inner.options
     }
 
-    /// Calls `work` on the engine's thread before the next step, for anything that has no method here: a reset of the prefix
-    /// cache, device times, a closer look. The requests wait meanwhile.
+    /// Calls `work` on the engine's thread before the next step, for operations without a method here, such as a
+    /// reset of the prefix cache, device times, or a live view. Meanwhile, requests wait.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the engine has stopped. If it stops before the call, the reply is `None`.

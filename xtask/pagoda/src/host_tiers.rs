@@ -6,22 +6,24 @@ use prefetch::assemble::{AssembleError, StackConfig};
 use prefetch::spec::TierSpec;
 use prefetch::tier::HostTier;
 
-/// The host tiers of the engines of one model that are open, each with what its blocks are.
+/// The open host tiers of one model's engines, each with a description of its contents.
 #[derive(Debug, Default)]
 pub(crate) struct HostTiers(Mutex<Vec<(Contents, Weak<HostTier>)>>);
 
-/// Contents of a host tier. Engines share one if they agree in all of it.
+/// Description of what a host tier holds. Engines share a host tier if their descriptions are equal.
 #[derive(Debug, PartialEq, Eq)]
 struct Contents {
-    /// The tiers without the disk, a folder that each engine has for itself. The others decide whose blocks come up to the host:
-    /// a tenant's, those that compression has rounded, those of a store that may be trusted or not.
+    /// Specification of the tiers without the disk tier, because each engine has its own folder. The other tiers
+    /// decide which blocks reach the host: the tenant, whether compression rounds them, and whether the store is
+    /// trusted.
     spec: TierSpec,
     /// Size and contents of the blocks.
     config: StackConfig,
 }
 
 impl HostTiers {
-    /// The host tier of `spec`, which is that of an engine before as long as it is open; `None` if there is none.
+    /// The host tier of `spec`, shared with an earlier engine if that one's tier is still open; `None` if `spec` has
+    /// no host tier.
     ///
     /// # Errors
     /// [`AssembleError::TooSmall`].

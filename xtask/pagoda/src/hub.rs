@@ -32,7 +32,7 @@ pub struct Settings {
     pub cache: PathBuf,
     /// Access token: `HF_TOKEN`, or the file that logging in with the hub's own tools leaves.
     pub token: Option<String>,
-    /// Whether nothing is fetched: `HF_HUB_OFFLINE`.
+    /// Whether the network must not be used: `HF_HUB_OFFLINE`.
     pub offline: bool,
 }
 

@@ -5,13 +5,13 @@ use std::fmt;
 use models::tuning::{Crossings, kernels_digest};
 use serde::{Deserialize, Serialize};
 
-/// Crossings of an adapter, or the reason why it has none.
+/// Sizes at which matrix products switch to another kernel on an adapter, or the reason why they were not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptTuning {
     /// Digest of the kernels that were timed.
     pub(crate) kernels: String,
     pub(crate) crossings: Crossings,
-    /// Why nothing was measured: it is kept too, so that an adapter that fails does so once.
+    /// Reason why nothing was measured. It is kept too, so that a failing adapter is measured only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
 }

@@ -14,7 +14,7 @@ pub(crate) struct KvUsed {
 }
 
 impl KvUsed {
-    /// A count of no blocks.
+    /// A record for groups that have used no blocks so far.
     #[must_use]
     pub(crate) fn new(config: &KvCacheConfig) -> Self {
         let kinds: Vec<_> = config.groups.iter().map(|group| group.spec.kind).collect();
@@ -41,8 +41,8 @@ impl KvUsed {
     }
 }
 
-/// Number of distinct blocks in the tables of a group. The blocks of a window are the last ones of a table,
-/// back to the null block.
+/// Number of distinct blocks in the tables of a group. In a group with a window, only the blocks after the last null
+/// block of a table count.
 fn in_group(cache: &KvCache, group: GroupId) -> u32 {
     let held = |blocks: &[BlockId]| {
         blocks.iter().rev().copied().take_while(|b| *b != BlockId::NULL).collect::<Vec<_>>()

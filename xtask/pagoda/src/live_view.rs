@@ -31,17 +31,17 @@ pub const MAX_WATCHED: usize = 4;
 /// Number of ended sequences that an engine remembers.
 pub(crate) const MAX_ENDED: usize = 64;
 
-/// A closer look at an engine at one moment.
+/// A detailed view of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LiveView {
-    /// The state that is always known.
+    /// The part of the state that is known at any time.
     pub snapshot: Snapshot,
-    /// The sparse-attention policy's SPEC, `indexer` for the model's own, `full` for dense attention.
+    /// SPEC of the sparse-attention policy, `indexer` for the model's own selection, or `full` for dense attention.
     pub policy: String,
     /// KV blocks of the pool.
     pub map: BlockMap,
-    /// Blocks that watched sequences read in the last step that was looked at.
+    /// Blocks that each watched sequence read in its last traced step.
     pub reads: Vec<BlockReads>,
     /// The last sequences that ended, the latest last.
     pub ended: Vec<EndedView>,
@@ -66,9 +66,10 @@ pub struct EndedView {
     pub generated_tokens: u32,
     /// Number of times that it lost its KV blocks and was resumed.
     pub preemptions: u32,
-    /// Attended share of the KV blocks, 0 to 1.
+    /// Fraction of the KV blocks that the sequence attended to, 0 to 1.
     pub density: f64,
-    /// Attention mass that the sparse policy certifies, 0 to 1.
+    /// Fraction of the attention mass that the sparse policy is certified to keep, 0 to 1; `None` without a
+    /// certificate.
     pub bound: Option<f64>,
     /// Seconds from its submission to its first schedule.
     pub started_s: Option<f64>,
@@ -76,7 +77,7 @@ pub struct EndedView {
     pub first_s: Option<f64>,
     /// Seconds from its submission to its end.
     pub ended_s: f64,
-    /// Seconds from its end to this look.
+    /// Seconds from the end of the sequence to this view.
     pub ago_s: f64,
 }
 

@@ -13,12 +13,12 @@ pub trait TokenMask: fmt::Debug + Send {
     /// Takes the token that was drawn.
     fn accept(&mut self, token: u32);
 
-    /// Whether the output is complete, so that the sequence ends without a token for that.
+    /// Whether the output is complete, so that the sequence ends without an end-of-sequence token.
     fn is_complete(&self) -> bool {
         false
     }
 
-    /// The state of a sequence with the same output so far.
+    /// A copy of the state, for another sequence with the same output so far.
     fn fork(&self) -> Box<dyn TokenMask>;
 }
 
@@ -28,7 +28,8 @@ impl Clone for Box<dyn TokenMask> {
     }
 }
 
-/// Sets the bits of the tokens that may come next in `allowed`, all 0 at first; false if only the `suppressed` ones may.
+/// Sets the bits of the tokens that may come next in `allowed`, whose bits are all 0 at first. Returns false if no
+/// tokens but `suppressed` ones may come next.
 pub(crate) fn fill(mask: &mut dyn TokenMask, allowed: &mut [u32], suppressed: &[u32]) -> bool {
     mask.allow(allowed);
     let bit = |token: &u32| (*token as usize / 32, 1_u32 << (token % 32));

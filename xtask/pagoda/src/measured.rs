@@ -48,7 +48,7 @@ impl fmt::Display for LossLimit {
     }
 }
 
-/// Why a text is no limit of loss.
+/// The error of a text that is no valid limit of loss.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("loss is {text:?}; give a percentage of dense attention's likelihood, from 0% up, such as 0.5%")]
 pub struct LossLimitError {
@@ -78,7 +78,7 @@ pub struct MeasuredPolicy {
     pub loss: f64,
     /// Standard error of `loss`.
     pub loss_error: f64,
-    /// Speed of a request, prompt and answer, as a multiple of dense attention's.
+    /// Speed of a request with prompt and answer, as a multiple of dense attention's speed.
     pub speedup: f64,
 }
 
@@ -89,7 +89,7 @@ impl MeasuredPolicy {
         self.loss + self.loss_error
     }
 
-    /// `+0.41 ± 0.05 %`.
+    /// The loss as text, such as `+0.41 ± 0.05 %`.
     #[must_use]
     pub fn say_loss(&self) -> String {
         format!("{:+.2} ± {:.2} %", self.loss * 100.0, self.loss_error * 100.0)
@@ -127,7 +127,7 @@ pub fn fastest_within(measured: &[MeasuredPolicy], limit: LossLimit) -> Option<&
     at_longest.filter(keeps).max_by(faster)
 }
 
-/// Policies of one model, KV type and device.
+/// Measurements of policies on one model, KV type and device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// Day on which the policies were measured, as `2026-11-26`.
@@ -179,7 +179,8 @@ impl Measurements {
         Self { path: Some(path), by_key, damage }
     }
 
-    /// Reason why the file, or a part of it, could not be read; its measurements are repeated.
+    /// Reason why the file, or a part of it, could not be read; `None` if all was read. Lost measurements are
+    /// repeated.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()

@@ -17,7 +17,8 @@ use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
 use crate::{Note, error_chain};
 
-/// Divisor of a pool in several buffers that gives the number of slots for pages which a policy selects.
+/// Divisor of the number of blocks of a pool with several buffers per layer: the quotient is the number of slots for
+/// pages that a policy selects.
 const SLOTS_PART: u32 = 8;
 
 /// Number of slots of the ring through which blocks on the host pass: one receives blocks while attention reads the
@@ -49,17 +50,17 @@ pub(crate) fn num_blocks(
     Ok(saturated(blocks))
 }
 
-/// Memory budget of the KV pool, which the scores of an indexer may share: the bytes that a pool of `blocks` blocks leaves
-/// free. `None` if no budget is set and the device reports none.
+/// Memory that a KV pool of `blocks` blocks leaves free of its budget, in bytes. The scores of an indexer may use it.
+/// `None` if no budget is set and the device reports none.
 pub(crate) fn left(options: &EngineOptions, gpu: &Gpu, plan: &KvPlan, blocks: u32) -> Option<Memory> {
     let total = options.kv_memory.unwrap_or_else(|| free_bytes(gpu));
     let free = total.saturating_sub(u64::from(blocks) * plan.block_bytes());
     (total < u64::MAX).then_some(Memory { free, total })
 }
 
-/// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows: in
-/// groups with windows or chunks, as many as these hold; in other groups, as many as all tokens fill; and in
-/// every group one more per sequence, whose last block is partial.
+/// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows. Groups with
+/// windows or chunks use as many blocks as these hold; other groups, as many as all tokens fill. Every group uses one
+/// more per sequence, whose last block is partial.
 pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     let limits = LengthLimits::new(saturated(demand.longest)).max_batched_tokens(max_rows);
     let seqs = u64::from(demand.sequences);
@@ -80,7 +81,7 @@ fn longest_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     1 + plan.layout.groups.iter().map(of_group).sum::<u64>()
 }
 
-/// Whether there is a host tier, and the longest sequence needs it in addition to a pool of `num_blocks` blocks.
+/// Whether there is a host tier, and a pool of `num_blocks` blocks is too small for the longest sequence.
 pub(crate) fn goes_on(
     options: &EngineOptions,
     plan: &KvPlan,
@@ -110,14 +111,14 @@ fn selection(options: &EngineOptions) -> Option<SparseOptions> {
     Some(SparseOptions::new(Arc::clone(&sparse.policy), sparse.place).measure(sparse.measure))
 }
 
-/// Extension of a device pool that the longest sequence does not fit in.
+/// Blocks that extend the device pool, if the longest sequence does not fit in it.
 #[derive(Debug)]
 pub(crate) struct Extension {
     /// Number of blocks of the device pool itself.
     pub(crate) device_blocks: u32,
     /// Blocks in memory of the host.
     pub(crate) offload: Offload,
-    /// Blocks on disk, if those of the host do not suffice.
+    /// Blocks on disk, if the host cannot hold all other blocks.
     pub(crate) spill: Option<Arc<Spill>>,
     /// Limits of reads from disk ahead of a policy's selections.
     pub(crate) reads_ahead: EngineConfig,
@@ -135,9 +136,8 @@ pub(crate) struct Extended<'a> {
     pub(crate) demand: Demand,
 }
 
-/// Number of parts of the host tier's memory that buffer transfers to and from the disk, if blocks are there: pieces
-/// read ahead, pieces in use by the device, blocks to be written. Each has a twelfth, which leaves three quarters for
-/// blocks.
+/// Number of equal parts of the host tier's memory, if blocks are on disk. One part each buffers pieces read ahead,
+/// pieces in use by the device, and blocks to be written, which leaves three quarters for blocks.
 const STAGING_PARTS: u64 = 12;
 
 /// Number of layers of a step whose written blocks are copied back from the device at the same time, each perhaps in
@@ -145,8 +145,8 @@ const STAGING_PARTS: u64 = 12;
 const READBACKS: u64 = 4;
 
 impl Extended<'_> {
-    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut. With a policy, all blocks are, except
-    /// the slots of the selected pages.
+    /// Blocks of the device pool beyond one buffer per layer, if the pool may be split. With a policy, all blocks
+    /// except the slots for selected pages.
     pub(crate) fn extend_in_place(&self) -> Option<Extension> {
         let Self { options, gpu, config, plan, device_blocks, .. } = *self;
         let most = KvPool::max_blocks(gpu, plan);
@@ -189,7 +189,8 @@ impl Extended<'_> {
         }
     }
 
-    /// Whether the policy, if there is one, can select among blocks on disk.
+    /// Whether blocks on disk are possible with the policy: true without a policy, or if the policy can select among
+    /// them.
     fn reaches_disk(&self) -> bool {
         selection(self.options).is_none_or(|selection| selection.selects_from_disk())
     }
@@ -294,7 +295,7 @@ impl Extended<'_> {
     }
 }
 
-/// Memory of the host for blocks in transfer.
+/// Sizes of the host memory for blocks in transfer.
 struct Staging {
     /// Bytes of one part.
     each: u64,

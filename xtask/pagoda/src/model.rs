@@ -23,7 +23,7 @@ use crate::options::{Demand, EngineOptions, LayerSplit};
 use crate::sparse::Sparse;
 use crate::{Note, dense_notes, verdicts};
 
-/// A checkpoint, open but not yet on a device.
+/// An open checkpoint whose weights are not on a device yet.
 #[derive(Debug)]
 pub struct Model {
     checkpoint: Checkpoint,
@@ -34,7 +34,7 @@ pub struct Model {
     /// Chat template; `None` if the checkpoint has none.
     pub chat: Option<ChatTemplate>,
     sampling: Sampling,
-    /// The devices that it was last loaded on, and the options that each was opened with.
+    /// The devices that the model was last loaded on, each with the options that it was opened with.
     gpus: Mutex<Vec<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
     /// Host tiers of its engines.
@@ -240,7 +240,8 @@ impl Model {
         Ok(memory::max_used_blocks(&KvPlan::new(&self.config, options.kv())?, max_rows, Demand::one(tokens)))
     }
 
-    /// The device that `options` select, opened once, and again after it was lost; the first one if the layers are split.
+    /// The device that `options` select; the first one if the layers are split. It is opened once, and again after it
+    /// was lost.
     ///
     /// # Errors
     /// If there is no such device.
@@ -275,7 +276,7 @@ impl Model {
         Ok(opened.into_iter().map(|(_, gpu)| gpu).collect())
     }
 
-    /// Lets the next engine open a device of its own, even on the adapter of one that is open.
+    /// Lets the next engine open its own device, even if a device of the same adapter is open.
     pub fn forget_gpu(&self) {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -289,13 +290,14 @@ impl Model {
         checked(sparse, &self.config, block_size).map(drop)
     }
 
-    /// Tokens of a step of `sequences` at most: as many as `options` say, or fewer whose buffers fit in the device's bindings.
+    /// Maximum number of tokens per step of `sequences` sequences: the chunk of `options`, or fewer if the buffers
+    /// would exceed the device's bindings.
     pub(crate) fn fitting_chunk(&self, options: &EngineOptions, sequences: u32) -> Result<u32, Error> {
         self.fitting(options, options.chunk, |chunk| rows_of_a_step(chunk, sequences))
     }
 
-    /// Tokens of a chunk: `wanted`, or fewer, so that the buffers of a step of `rows(chunk)` rows fit in the device's
-    /// bindings.
+    /// Number of tokens per chunk: `wanted`, or fewer if the buffers of a step of `rows(chunk)` rows would exceed the
+    /// device's bindings.
     fn fitting(&self, options: &EngineOptions, wanted: u32, rows: impl Fn(u32) -> u32) -> Result<u32, Error> {
         let gpus = self.gpus(options)?;
         let max_rows = |gpu: &Arc<Gpu>| Decoder::max_rows(gpu, &self.config);
@@ -403,7 +405,7 @@ impl Model {
     }
 }
 
-/// Tells where layers and weights are, and where blocks are selected, unless all that is as usual.
+/// Reports where layers and weights are, and where blocks are selected, unless everything is at its usual place.
 fn tell_places(options: &EngineOptions, pipeline: &Pipeline) {
     if options.split.is_some() {
         let of = |stage: &Decoder| (stage.gpu().info().name.clone(), stage.config().num_layers);
@@ -441,7 +443,7 @@ pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
     chunk.saturating_add(room)
 }
 
-/// The error of a model that does not load.
+/// Makes the error for a model that cannot be loaded.
 fn not_loaded(error: ModelError) -> Error {
     match error {
         ModelError::Gpu(source @ GpuError::Wrong { .. }) => Error::WrongKernel { source },

@@ -29,7 +29,7 @@ pub enum Note {
         /// The verdict, and its consequence.
         verdict: String,
     },
-    /// A kernel variant that a self-test found wrong would have run, and another takes its place.
+    /// Another kernel variant replaces one that a self-test found wrong.
     PassedOver {
         /// The variant.
         variant: String,
@@ -40,11 +40,11 @@ pub enum Note {
         /// Driver of the adapter, with the version.
         driver: String,
     },
-    /// An adapter was measured, or failed, when it was first used.
+    /// Matrix products were timed on an adapter when it was first used, or timing them failed.
     Products {
         /// The adapter.
         adapter: String,
-        /// Sizes at which products change kernels.
+        /// Sizes at which matrix products switch to another kernel.
         tuning: String,
     },
     /// A policy has no kernels, so each layer waits for a selection on the host.
@@ -52,11 +52,11 @@ pub enum Note {
         /// The policy.
         policy: String,
     },
-    /// A policy keeps everything below a length that no sequence exceeds.
+    /// A policy keeps all blocks of sequences up to a length that no sequence exceeds.
     KeepsAll {
         /// The policy.
         policy: &'static str,
-        /// The policy selects from this number of tokens on.
+        /// Number of tokens from which the policy selects.
         dense_below_tokens: usize,
         /// Number of tokens of the longest sequence.
         longest: u64,
@@ -72,21 +72,22 @@ pub enum Note {
     Crossing {
         /// The policy.
         policy: String,
-        /// The lengths of sequences that decode, if these were timed.
+        /// Lengths from which decode steps select, if decode steps were timed.
         crossing: Option<Crossing>,
-        /// The lengths of prompts, if chunks were timed.
+        /// Lengths from which prompt chunks select, if chunks were timed.
         chunks: Option<ChunkCrossing>,
         /// Number of tokens of the longest sequence.
         longest: u32,
     },
-    /// Memory is short, so the KV pool is smaller than it could be used.
+    /// Memory is short, so the KV pool has fewer blocks than could be used.
     FewerBlocks {
         /// Number of blocks of the pool.
         blocks: u32,
         /// Number of blocks that were requested.
         wanted: u32,
     },
-    /// Buffers of a step with `wanted` tokens would not fit in the bindings of the device.
+    /// Chunks are shorter than `wanted` tokens, because the buffers of a step would exceed the bindings of the
+    /// device.
     ShorterChunk {
         /// Number of tokens of a step.
         chunk: u32,
@@ -112,7 +113,7 @@ pub enum Note {
     },
     /// A step takes longer than the limit of the handle.
     StepStalled {
-        /// Seconds since its begin.
+        /// Seconds since the start of the step.
         seconds: f64,
     },
     /// A KV tier failed; further failures are only counted.
@@ -134,7 +135,7 @@ pub enum Note {
         /// The reason.
         reason: String,
     },
-    /// Logits of a request are not finite; it ends, and none of its KV is kept.
+    /// Logits of a request are not finite: the request ends, and none of its KV is kept.
     NonFinite {
         /// The request.
         id: RequestId,
@@ -149,7 +150,7 @@ pub enum Note {
         from_token: u32,
         /// The reason.
         reason: String,
-        /// Whether the request ends, rather than computing the KV again.
+        /// Whether the request ends; otherwise, the KV is computed again.
         ends: bool,
     },
 }
@@ -165,7 +166,7 @@ fn weights_on_host(placement: &WeightPlacement) -> String {
     )
 }
 
-/// The kernels that replace kernels of a level.
+/// Names the kernels that replace wrong kernels of a level, as a part of a message.
 fn instead_of(level: Level) -> &'static str {
     match level {
         Level::Coop => "kernels without cooperative matrices are",

@@ -34,8 +34,8 @@ pub struct EngineOptions {
     pub split: Option<LayerSplit>,
     /// Let kernels read KV blocks in host memory, if the adapter can; otherwise these blocks are only copied.
     pub host_buffers: bool,
-    /// Keep the host tier's blocks that extend the pool in device memory: measures the same decisions and copies without the
-    /// bus.
+    /// Keep the blocks by which the host tier extends the pool in device memory instead. Measurements then have the
+    /// same decisions and copies, but no transfers over the bus.
     pub host_tier_on_device: bool,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
@@ -55,11 +55,12 @@ pub struct EngineOptions {
     /// Maximum number of tokens per step; longer prefills are split into chunks. If generating sequences may take more than a
     /// quarter of it, their tokens are added to it.
     pub chunk: u32,
-    /// Factor by which a prompt may lengthen the steps of sequences that generate at the same time, more than 1: `chunk` is
-    /// cut by the times that steps take, as [`scheduler::Pace`] says. `None` for any, and steps that depend on no clock.
+    /// Maximum factor by which a prompt may lengthen the steps of other sequences that generate, above 1: `chunk` is
+    /// reduced by measured step times, as [`scheduler::Pace`] says. With `None`, there is no limit, and steps depend
+    /// on no clock.
     pub max_slowdown: Option<f64>,
-    /// Time that a step with prompts should take at most: `chunk` is cut by the times that steps take. `None` for any, and steps
-    /// that depend on no clock.
+    /// Maximum time of a step with prompt tokens: `chunk` is reduced by measured step times. With `None`, there is no
+    /// limit, and steps depend on no clock.
     pub max_step_time: Option<Duration>,
     /// Use only kernels whose results for a request do not depend on the other requests of a batch.
     pub reproducible: bool,
@@ -70,19 +71,20 @@ pub struct EngineOptions {
     /// Attention to selected blocks; `None` for full attention.
     #[setters(strip_option)]
     pub sparse: Option<Sparse>,
-    /// KV tiers below the device pool. Engines of one [`Model`](crate::Model) whose tiers differ in the disk at most, and whose
-    /// blocks are alike, share one host tier.
+    /// KV tiers below the device pool. Engines of one [`Model`](crate::Model) share one host tier if their blocks
+    /// have the same format and their tiers differ at most in the disk.
     #[setters(strip_option)]
     pub kv_tiers: Option<TierSpec>,
     /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context length.
     #[setters(strip_option)]
     pub demand: Option<Demand>,
-    /// Maximum number of tokens of a sequence, prompt and output together; `None` for the model's context length. With
-    /// LongRoPE, no more than the first context means the factors of short texts, as
+    /// Maximum number of tokens of a sequence, prompt and output together; `None` for the model's context length. A
+    /// value up to the first context of a model with LongRoPE selects the factors for short texts, as
     /// [`DecoderConfig::for_longest`](models::DecoderConfig::for_longest) says.
     pub max_context: Option<u32>,
-    /// Compile the kernels of steps of any size when the engine opens, so that no step waits for one, and reserve memory for
-    /// the largest steps: for servers. Not for software drivers, which compile a kernel when it first runs.
+    /// Compile the kernels for all step sizes when the engine opens, and reserve memory for the largest steps, so
+    /// that no step waits for a kernel. Meant for servers. Has no effect on software drivers, which compile a kernel
+    /// when it first runs.
     pub prepare: bool,
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
@@ -95,14 +97,14 @@ pub struct EngineOptions {
     pub async_scheduling: Option<bool>,
     /// Order of service.
     pub order: Order,
-    /// Places of the KV cache whose changes [followers](crate::Engine::follow) are told.
+    /// Parts of the KV cache whose changes are reported to [followers](crate::Engine::follow).
     pub cache_events: CacheEvents,
     /// Receiver of messages for the user; by default, they are dropped.
     pub notes: Notes,
     /// Counter of the weights while they are loaded: a clone reports the progress to another thread.
     pub loading: LoadProgress,
-    /// Source of the times that decide below which lengths decode steps attend densely, though a sparse policy is
-    /// set: by default the clock.
+    /// Source of the step times that decide up to which length decode steps attend densely despite a sparse policy;
+    /// by default the clock.
     pub stopwatch: Stopwatch,
 }
 
@@ -170,7 +172,7 @@ impl EngineOptions {
         Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), longest, ..demand }
     }
 
-    /// The options that shape the KV cache. Blocks out of every window's reach are freed.
+    /// The options of the KV cache's layout. Blocks that no window reaches any more are freed.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype)
@@ -220,12 +222,12 @@ impl EngineOptions {
 pub struct LayerSplit {
     /// Adapter of each part of the layers: its number, or part of its name. One adapter may have several parts.
     pub devices: Vec<String>,
-    /// Number of layers of each part; `None` for as many bytes of weights on each device.
+    /// Number of layers of each part; `None` for about equal bytes of weights on each device.
     pub layers: Option<Vec<u32>>,
 }
 
-/// Sequences and tokens that are kept at one time. They bound the KV pool if its size was not given, because
-/// more than all sequences can hold is never used.
+/// Number of sequences and tokens to keep at one time. If the size of the KV pool is not given, this bounds it,
+/// because a pool never needs more blocks than all sequences can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Setters)]
 #[non_exhaustive]
 pub struct Demand {
@@ -240,13 +242,13 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// `sequences` sequences of `tokens` tokens together; one sequence may have all of them.
+    /// A demand of `sequences` sequences with `tokens` tokens in total; one sequence may have all of these tokens.
     #[must_use]
     pub fn new(sequences: u32, tokens: u64) -> Self {
         Self { sequences, tokens, longest: tokens }
     }
 
-    /// One sequence of `tokens` tokens.
+    /// A demand of one sequence with `tokens` tokens.
     #[must_use]
     pub fn one(tokens: u64) -> Self {
         Self::new(1, tokens)

@@ -70,16 +70,16 @@ pub struct Request {
     /// Mask that restricts the tokens of each sample.
     #[setters(strip_option)]
     pub mask: Option<Box<dyn TokenMask>>,
-    /// Return the log-probability of every prompt token but the first, and of this many of the most likely tokens at its
-    /// position. The whole prompt is then computed, whatever is cached.
+    /// Number of most likely tokens to return at each prompt position but the first, together with the
+    /// log-probability of the prompt token. The whole prompt is then computed, whatever is cached.
     #[setters(strip_option)]
     pub prompt_log_probs: Option<u32>,
-    /// Pooling of the prompt's embedding, if it is to be returned:
+    /// Way to pool the prompt's embedding; `None` to return no embedding:
     /// [`Finished::embedding`](crate::Finished::embedding). For a mean, the whole prompt is computed, whatever is
     /// cached.
     #[setters(strip_option)]
     pub pooling: Option<Pooling>,
-    /// Texts that end the output. Neither they nor the text after them is part of it.
+    /// Texts that end the output. The output contains neither a stop text nor the text after it.
     #[setters(skip)]
     pub stop: Vec<String>,
     /// Continue past the end of sequence: measurements need a known number of tokens.
@@ -127,7 +127,7 @@ impl Request {
         }
     }
 
-    /// The embedding of a prompt, and no continuation.
+    /// A request for the embedding of a prompt, without a continuation.
     #[must_use]
     pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Self {
         Self::new(prompt).max_tokens(0).pooling(pooling).without_text()
@@ -147,12 +147,12 @@ impl Request {
         self
     }
 
-    /// The keys that separate the blocks of the prompt from those of an equal one.
+    /// The keys that separate the blocks of this prompt from those of an equal prompt with another salt.
     pub(crate) fn extra_keys(&self) -> ExtraKeys {
         ExtraKeys { salt: self.salt.clone(), ..ExtraKeys::default() }
     }
 
-    /// The part of the request for the scheduler, which takes the prompt.
+    /// The part of the request that the scheduler needs. The prompt moves into it.
     pub(crate) fn take_for_scheduler(&mut self, eos_ids: &[u32]) -> scheduler::Request {
         let mut request = scheduler::Request::new(std::mem::take(&mut self.prompt), self.max_tokens);
         request.min_tokens = self.sampling.min_tokens;

@@ -14,7 +14,7 @@ use crate::model::Model;
 pub struct Reranker {
     /// Row of the output head of the token that says "relevant", `[hidden]`.
     relevant: Vec<f32>,
-    /// Row of the token that says "not relevant".
+    /// Row of the output head for the token that means "not relevant"; `None` if the checkpoint names only one token.
     irrelevant: Option<Vec<f32>>,
     /// Softcap of logits: see [`DecoderConfig::logit_softcap`](models::DecoderConfig::logit_softcap).
     softcap: Option<f32>,
@@ -65,8 +65,8 @@ impl Reranker {
         model.chat_ids(&messages)
     }
 
-    /// The score of a document by the embedding of its [prompt](Self::prompt): the logarithm of the odds that it is relevant,
-    /// or the logit of that if the checkpoint names one token only. O(hidden).
+    /// The score of a document by the embedding of its [prompt](Self::prompt): the log odds of relevance, or, if the
+    /// checkpoint names only one token, the logit of this token. O(hidden).
     #[must_use]
     pub fn score(&self, embedding: &[f32]) -> f64 {
         let logit = |row: &[f32]| {

@@ -8,7 +8,7 @@ use models::ModelError;
 
 use crate::error_chain;
 
-/// State of all saves.
+/// Progress of all saves of blocks to the KV tiers.
 #[derive(Default)]
 pub(crate) struct SaveProgress {
     state: Mutex<State>,
@@ -60,7 +60,8 @@ impl Saves {
         Self { progress: Arc::clone(progress), last: state.ended + state.open as u64 }
     }
 
-    /// Waits until all of these saves have ended, written or failed, for at most this long; returns whether they have.
+    /// Waits until all of these saves have ended, successfully or not, or the given time is over. Returns whether all
+    /// have ended.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         let waits = |state: &mut State| state.ended < self.last;

@@ -23,7 +23,8 @@ use crate::usage::{self, KvUse};
 /// Id of the sequence in the block tables.
 const SEQ: SeqId = SeqId::new(0);
 
-/// One sequence in a decoder's KV cache, which owns all blocks. The next sequence in the same decoder overwrites them.
+/// A sequence that uses a decoder's KV cache alone and has all its blocks. The next sequence in the same decoder
+/// overwrites the blocks.
 #[derive(Debug)]
 pub struct Sequence<'d> {
     decoder: &'d mut Pipeline,
@@ -45,14 +46,14 @@ pub struct Sequence<'d> {
 /// Work of a step, and the results that it returns.
 #[derive(Debug, Clone, Copy)]
 pub struct StepWork<'s> {
-    /// Prefill for tokens that were given, decode for one that was generated: sparse policies and kernels
-    /// differ.
+    /// Phase of the step: prefill for given tokens, decode for a generated one. Sparse policies and kernels differ
+    /// between the two.
     pub phase: Phase,
     /// Return the negative log likelihood of the token after each row, if that token is known.
     pub score: bool,
-    /// Return the logits of this many rows, the last ones.
+    /// Number of rows, at the end of the step, whose logits are returned.
     pub logits: usize,
-    /// Return the sum of the final hidden states of this many rows, the last ones.
+    /// Number of rows, at the end of the step, whose final hidden states are summed and returned.
     pub pooled: usize,
     /// Draw the token after the last row.
     pub draw: Option<&'s Sampler>,
@@ -311,7 +312,7 @@ impl<'d> Sequence<'d> {
     }
 }
 
-/// Whether everything that a step made of its logits is finite.
+/// Whether all outputs that a step computed from its logits are finite.
 fn is_finite(output: &StepOutput) -> bool {
     let floats = || output.nll.iter().chain(&output.logits).chain(&output.pooled);
     !output.sampled.contains(&NOT_FINITE) && floats().all(|value| value.is_finite())

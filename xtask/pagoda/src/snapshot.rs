@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub blocks: BlockView,
     /// Prefix-cache lookups on the device.
     pub prefix: PrefixView,
-    /// Traffic of the KV tiers, without counts that are on the device.
+    /// Traffic of the KV tiers, without the counters that only the device has.
     pub tiers: TierUse,
     /// Blocks on disk that were read ahead of selections, if the context may be on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,11 +63,12 @@ pub struct SequenceView {
     pub blocks: u32,
     /// Number of times that it lost its KV blocks and was resumed.
     pub preemptions: u32,
-    /// Attended share of the KV blocks so far, 0 to 1.
+    /// Fraction of the KV blocks that the sequence attended to so far, 0 to 1.
     pub density: f64,
-    /// Attention mass that the sparse policy certified so far, 0 to 1; `None` if it certifies none.
+    /// Fraction of the attention mass that the sparse policy was certified to keep so far, 0 to 1; `None` if nothing
+    /// is certified.
     pub bound: Option<f64>,
-    /// Time since its submission, in seconds.
+    /// Seconds since the submission of the sequence.
     pub age_s: f64,
     /// Seconds from its submission to its first schedule.
     pub started_s: Option<f64>,
@@ -75,7 +76,7 @@ pub struct SequenceView {
     pub first_s: Option<f64>,
 }
 
-/// Activity of a sequence.
+/// What a sequence does or waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -198,7 +199,8 @@ pub(crate) fn id<S: serde::Serializer>(seq: &SeqId, serializer: S) -> Result<S::
     serializer.serialize_u64(seq.get())
 }
 
-/// Length of the window of a [`Rate`], and of the parts that it drops at a time.
+/// Length of the time window of a [`Rate`]; the next constant is the length of the parts that the window drops at a
+/// time.
 const WINDOW: Duration = Duration::from_secs(5);
 const PART: Duration = Duration::from_millis(100);
 

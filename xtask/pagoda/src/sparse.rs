@@ -50,7 +50,7 @@ impl Sparse {
         self.policy.name() != "full"
     }
 
-    /// Whether the keys and values of a prompt differ from those of dense attention.
+    /// Whether the policy changes the keys and values of a prompt, compared with dense attention.
     pub(crate) fn changes_prefill(&self) -> bool {
         self.selects() && self.policy.acts_on(Phase::Prefill)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvblock::Phase;
 use models::ModelError;
 
-/// Number of runs before timing begins, and of the steps of a run.
+/// Number of warm-up runs before timing begins, and number of steps per run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runs {
     pub(crate) warm_ups: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Runs {
 /// Number of rounds of dense and selecting steps, so that a rising clock favours neither.
 const ROUNDS: usize = 2;
 
-/// Slower steps are timed in one round.
+/// Step time above which steps are timed in only one round.
 const ONE_ROUND: Duration = Duration::from_millis(50);
 
 /// A step that is timed.
@@ -42,36 +42,36 @@ pub struct Stopwatch {
     steps: Option<Arc<Mixed>>,
 }
 
-/// Times of steps of one kind.
+/// Function that returns the time of a step that is timed.
 type Times = dyn Fn(TimedStep) -> Duration + Send + Sync;
-/// Times of steps by their prompt tokens and decodes.
+/// Function that returns the time of an engine's step, given its numbers of prompt tokens and of decodes.
 type Mixed = dyn Fn(u32, u32) -> Duration + Send + Sync;
 
 impl Stopwatch {
-    /// Takes the time of a step from `times`; the step runs nevertheless.
+    /// A stopwatch that gets the time of each timed step from `times`. The step runs nevertheless.
     #[must_use]
     pub fn of(times: impl Fn(TimedStep) -> Duration + Send + Sync + 'static) -> Self {
         Self { probes: Some(Arc::new(times)), ..Self::default() }
     }
 
-    /// Takes the time of an engine's step from `times`, given its prompt tokens and the sequences that decode in it; the step
-    /// runs nevertheless.
+    /// Lets `times` return the time of each step of an engine, given its number of prompt tokens and of sequences
+    /// that decode. The step runs nevertheless.
     #[must_use]
     pub fn of_steps(times: impl Fn(u32, u32) -> Duration + Send + Sync + 'static) -> Self {
         Self { steps: Some(Arc::new(times)), ..Self::default() }
     }
 
-    /// Whether a function, and not the clock, takes the times of steps that run dense and selecting.
+    /// Whether a function, not the clock, gives the times that compare dense and selecting steps.
     pub(crate) fn times_steps_by_function(&self) -> bool {
         self.probes.is_some()
     }
 
-    /// Returns the time of a step of an engine that took `measured` by the clock.
+    /// Returns the time of an engine's step: `measured`, unless a function replaces the clock.
     pub(crate) fn step(&self, prefilled: u32, decoded: u32, measured: Duration) -> Duration {
         self.steps.as_ref().map_or(measured, |times| times(prefilled, decoded))
     }
 
-    /// Runs steps, some `runs` before they are timed, and returns the shortest time of a step and the last result of `run`.
+    /// Warms up as `runs` says, then times steps. Returns the shortest time of a step, and the last result of `run`.
     pub(crate) fn time<T>(
         &self,
         step: TimedStep,
@@ -91,7 +91,8 @@ impl Stopwatch {
         Ok((first.min(second), output))
     }
 
-    /// Times a step dense and selecting, in turns, and returns the shortest times of both, and the output of the last run.
+    /// Times a step with dense attention and with selection, alternately. Returns the shortest time of each, and the
+    /// output of the last run.
     pub(crate) fn time_both<T>(
         &self,
         step: TimedStep,

@@ -10,7 +10,7 @@ use models::{DecodeStream, Tokenizer, TokenizerError};
 pub struct Text {
     stream: DecodeStream<Arc<Tokenizer>>,
     stops: Vec<String>,
-    /// Text that may still become a stop text.
+    /// Text that is held back, because a stop text may begin in it.
     held: String,
     stopped: bool,
 }
@@ -18,7 +18,7 @@ pub struct Text {
 /// Text that a token adds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Text that has become certain.
+    /// Text that can no longer change.
     pub text: String,
     /// Index of the stop text that ended the sequence.
     pub stop: Option<usize>,

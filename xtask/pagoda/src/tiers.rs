@@ -67,7 +67,7 @@ pub struct Tiers {
     failure: FailurePolicy,
     objects: Arc<Objects>,
     origins: Origins,
-    /// Events for those who mirror the tiers, if there are any.
+    /// Records the changes of the tiers as cache events; `None` if nobody follows them.
     ledger: Option<Ledger>,
     /// Capacity of the loader's cache, in objects.
     room: usize,
@@ -77,9 +77,9 @@ pub struct Tiers {
     portion: usize,
     looked_up: BTreeMap<SeqId, LookedUp>,
     loads: BTreeMap<SeqId, Loading>,
-    /// Blocks of requests that wait: read before their loads began.
+    /// Blocks of waiting requests that are read before their loads begin.
     read_ahead: ReadAhead,
-    /// Tokens loaded for requests that have not started.
+    /// Number of tokens that were loaded, by tier, for each request that has not started.
     loaded: BTreeMap<SeqId, CachedTokens>,
     /// Number of steps before which `look_ahead` ran.
     step: u64,
@@ -204,7 +204,7 @@ impl Tiers {
         needs.filled(range).map(|block| (block, needs.hash(hashes, block)))
     }
 
-    /// Takes note of blocks of a sequence that the tiers hold or are about to, for events.
+    /// Records the tokens of blocks that the tiers hold or are about to hold, for use in events.
     pub(crate) fn know(&mut self, content: SeqContent<'_>, blocks: impl IntoIterator<Item = GroupBlock>) {
         let Some(ledger) = &mut self.ledger else { return };
         let (objects, origins) = (&self.objects, &self.origins);
@@ -221,12 +221,12 @@ impl Tiers {
         }
     }
 
-    /// The host tier: as long as anybody has it, an engine that is opened with the same options takes it over.
+    /// The host tier. As long as a caller holds it, an engine that is opened with the same options takes it over.
     pub(crate) fn host(&self) -> Option<Arc<HostTier>> {
         self.host.clone()
     }
 
-    /// Whether there are events of the tiers.
+    /// Whether changes of the tiers are recorded as events.
     pub(crate) const fn tell_events(&self) -> bool {
         self.ledger.is_some()
     }
@@ -276,8 +276,8 @@ impl Tiers {
 }
 
 impl TierUse {
-    /// The traffic of `tiers`, and the fetches from host blocks by the attention of `decoder`. Measures the cost of a fetch
-    /// if there were any, which takes a moment.
+    /// The traffic of `tiers`, and the pages that the attention of `decoder` fetched from host blocks. If any page
+    /// was fetched, measures the cost of a fetch, which takes a moment.
     ///
     /// # Errors
     /// Errors of the device.

@@ -63,7 +63,7 @@ pub enum ToolsError {
 }
 
 impl Tools {
-    /// Tools of an answer that may call several of them, if the mode leaves it to the model.
+    /// Tools of an answer. If the mode lets the model decide about calls, the answer may have several.
     ///
     /// # Errors
     /// [`ToolsError`] if the mode asks for a tool that is not in the list.
@@ -94,7 +94,8 @@ impl Tools {
         }
     }
 
-    /// A text that ends the answer, because there is to be one call.
+    /// Text that ends the answer after its first call; `None` if the answer may have several calls, none, or is itself a
+    /// call.
     #[must_use]
     pub fn stop(&self) -> Option<&'static str> {
         (self.calls() == Calls::Maybe && !self.parallel).then_some(CALLED)
@@ -112,8 +113,8 @@ impl Tools {
         (self.calls() != Calls::Never).then(|| self.list.iter().map(tool).collect())
     }
 
-    /// Returns the form of the answer: that of a call if it must be one, else the form `asked`. In place of an instance of a
-    /// schema, the answer may call tools; other forms may be those of calls, and hold exactly.
+    /// Returns the form of the answer. An answer that must be a call has the form of calls. An answer that may call tools
+    /// keeps the form `asked`; if this is a schema, the answer may be calls instead of an instance of it.
     #[must_use]
     pub fn form(&self, asked: Option<Constraint>) -> Option<Constraint> {
         let chosen = |tool: &&Tool| match &self.mode {
@@ -143,7 +144,7 @@ impl Tools {
 }
 
 impl Calls {
-    /// The form of calls in an answer of a form: calls that may stand in place of an instance of a schema have tags.
+    /// The form of calls in an answer of the given form. If calls may replace an instance of a schema, they have tags.
     #[must_use]
     pub fn within(self, form: Option<&Constraint>) -> Self {
         match form {
@@ -154,7 +155,7 @@ impl Calls {
 }
 
 impl Tool {
-    /// Schema of the arguments, an object without any if the request has none.
+    /// Schema of the arguments; if the request gives none, the schema of an object without fields.
     fn schema(&self) -> Value {
         self.parameters.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }))
     }

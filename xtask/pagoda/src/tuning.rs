@@ -14,7 +14,8 @@ use crate::error::Error;
 use crate::error_chain::joined;
 use crate::{Note, Notes};
 
-/// Times of an adapter's products, and the crossings that follow from them.
+/// Times of an adapter's matrix products, and the crossings (sizes at which another kernel becomes faster) that
+/// follow from them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Measurement {
@@ -26,7 +27,8 @@ pub struct Measurement {
     pub seconds: f64,
 }
 
-/// Measures products on a device of its own, so that no failure reaches another one. `verdict` is that on its kernels.
+/// Measures matrix products on a separate device, so that a failure affects no other device. `verdict` says which
+/// kernels of the adapter are known to be wrong.
 #[must_use]
 pub fn measure(options: &GpuOptions, verdict: Option<&Verdict>) -> Measurement {
     let begun = Instant::now();

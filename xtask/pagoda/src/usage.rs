@@ -11,11 +11,11 @@ use serde::Serialize;
 pub struct KvUse {
     /// Number of blocks held.
     pub blocks: u32,
-    /// Bytes of the blocks over the group's layers.
+    /// Number of bytes of the blocks in all layers of the group.
     pub bytes: u64,
 }
 
-/// Blocks of each group, `[groups]`, by the names of the groups.
+/// Use of the KV cache by name of the group; `blocks` has the number of blocks of each group.
 pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
     let of_group = |(group, blocks): (usize, &u32)| {
         (plan.group_name(group), KvUse { blocks: *blocks, bytes: u64::from(*blocks) * plan.block_bytes() })
@@ -28,22 +28,23 @@ pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
 pub struct SparseUse {
     /// The policy's SPEC, `indexer` for the model's own, `full` for dense attention.
     pub policy: String,
-    /// Attended share of the KV blocks, or of the candidates of an indexer, mean over steps, layers and heads, 0 to 1.
+    /// Share of the KV blocks (for an indexer, of its candidates) that attention reads, from 0 to 1: the mean over steps,
+    /// layers and heads.
     pub density: f64,
-    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads, 0 to 1;
-    /// null if it certifies none.
+    /// Attention mass that the policy certifies without reading dropped keys, from 0 to 1: the minimum over steps, layers
+    /// and heads. Null if the policy certifies none.
     pub bound: Option<f64>,
-    /// Number of tokens below which the decode steps of a sequence alone are dense because selecting takes longer,
-    /// 4294967295 if they are at any length; null if the policy decides by itself.
+    /// Number of tokens below which decode steps of a single sequence are dense because selection takes longer than it
+    /// saves. It is 4294967295 if such steps are dense at any length, and null if the policy decides by itself.
     pub dense_below: Option<u32>,
-    /// Number of tokens below which the chunks of a prompt are dense because selecting takes longer, 4294967295 if
-    /// they are at any length; null if the policy decides by itself.
+    /// Number of tokens below which the chunks of a prompt are dense because selection takes longer than it saves. It is
+    /// 4294967295 if chunks are dense at any length, and null if the policy decides by itself.
     pub prefill_dense_below: Option<u32>,
 }
 
 impl SparseUse {
-    /// The report of `attended` by the policy named `spec` or, without one, by the model's indexer; the report of dense
-    /// attention if neither acted.
+    /// Reports `attended` under the name of the policy `spec` or, without a policy, of the model's indexer. Reports dense
+    /// attention if neither selected keys.
     #[must_use]
     pub fn of(spec: Option<&sparse_select::Spec>, attended: Option<&Attended>) -> Self {
         Self {
@@ -92,7 +93,7 @@ impl fmt::Display for SparseUse {
 /// Traffic of the KV tiers since the engine was opened; tiers that are not configured are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TierUse {
-    /// Pages of selected blocks on the device, if the context itself is on the host.
+    /// Pages of selected blocks on the device; absent if the context is not on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<PageUse>,
     /// Host memory.
@@ -122,18 +123,18 @@ pub struct PageUse {
     pub prefetched: u64,
     /// Time that computation waited for fetches, in milliseconds; null if the adapter has no timestamps.
     pub wait_ms: Option<f64>,
-    /// Blocks that were read from the disk ahead, if the context itself is there.
+    /// Blocks that were read ahead from the disk; absent if the context is not on the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<ReadAhead>,
 }
 
-/// Counts of blocks that were read before they were needed: of a layer for a selection that was expected to name them, or of all
-/// layers for a request that waits.
+/// Counts of blocks that were read before they were needed. A read is either of one layer, for blocks that a later
+/// selection will probably contain, or of all layers, for a request that waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ReadAhead {
     /// Number of blocks that were requested ahead.
     pub predicted: u64,
-    /// Number of predicted blocks that were needed, and were in host memory when they were.
+    /// Number of predicted blocks that were in host memory by the time they were needed.
     pub used: u64,
     /// Number of predicted blocks that were needed before they were read.
     pub late: u64,
@@ -156,9 +157,9 @@ pub struct TierTraffic {
     pub errors: u64,
     /// Time that computation waited for this tier, in milliseconds.
     pub wait_ms: f64,
-    /// Bytes read from the tier.
+    /// Number of bytes read from the tier.
     pub bytes_read: u64,
-    /// Bytes written to the tier.
+    /// Number of bytes written to the tier.
     pub bytes_written: u64,
 }
 

@@ -8,8 +8,8 @@ pub use crate::adapter_records::{Verdict, Verdicts, WrongKernel};
 use crate::error::{Error, IGNORE};
 use crate::{Note, Notes, tuning};
 
-/// Opens an adapter. The choices of kernels avoid variants that are known to be wrong there, and follow the
-/// [measured](tuning::measure) sizes, which are measured now if they were not before.
+/// Opens an adapter. Kernel choices avoid variants that are known to be wrong on the adapter, and use the
+/// [measured](tuning::measure) sizes. Sizes that are not known yet are measured now.
 ///
 /// # Errors
 /// Those of [`Gpu::open`].

@@ -165,7 +165,7 @@ pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
     })
 }
 
-/// `GET /kv_event_sources`: where events of the KV cache are published, as vLLM lists it.
+/// `GET /kv_event_sources`: the addresses at which events of the KV cache are published, in vLLM's form.
 pub(crate) async fn kv_event_sources(State(server): State<Arc<Server>>) -> Response {
     reply::json(&server.options.kv_event_sources())
 }
@@ -199,8 +199,8 @@ pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     })
 }
 
-/// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks. With
-/// API keys, it needs an admin's.
+/// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks. If calls need
+/// API keys, this call needs an admin's key.
 pub(crate) async fn reset_prefix_cache(
     State(server): State<Arc<Server>>,
     client: Option<Extension<Client>>,

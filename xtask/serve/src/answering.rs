@@ -50,7 +50,7 @@ pub(crate) struct Answering {
     pub(crate) usage: Usage,
     record: Record,
     pub(crate) engine: EngineUse,
-    /// Log-probabilities of the tokens of each prompt, from its second token on, as far as they are requested.
+    /// Log-probabilities of the tokens of each prompt, from its second token on; empty if the call does not request them.
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
     /// Saves of the blocks from which another server continues.
     saves: Vec<Saves>,
@@ -115,7 +115,7 @@ pub(crate) trait Render: Send + Unpin + 'static {
         !delta.pieces.is_empty() || delta.end.is_some()
     }
 
-    /// Adds to a stream.
+    /// Writes an addition to an answer as events of a stream.
     fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out);
 
     /// Ends a stream that went well.
@@ -124,7 +124,7 @@ pub(crate) trait Render: Send + Unpin + 'static {
     /// Ends a stream that failed.
     fn fail(&mut self, answering: &Answering, error: &ApiError, out: &mut Out);
 
-    /// Returns the answers in one reply. `deltas` has the whole of each.
+    /// Returns all answers in one reply. Each of `deltas` holds a whole answer.
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response;
 }
 
@@ -193,7 +193,7 @@ impl Growing {
         }
     }
 
-    /// Moves the parts of the text that are certain to the addition.
+    /// Moves the parts of the text whose kind is certain to the addition that was not sent yet.
     fn settle(&mut self) {
         if let Some(answer) = &mut self.answer {
             answer.take().into_iter().for_each(|piece| add(&mut self.delta.pieces, piece));
@@ -271,22 +271,22 @@ impl Answering {
 pub(crate) struct Out(VecDeque<sse::Event>);
 
 impl Out {
-    /// Adds an event without a name.
+    /// Adds an event without a name; its data is a value as JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) {
         self.text(&serde_json::to_string(value).expect("replies are JSON"));
     }
 
-    /// Adds an event with a name.
+    /// Adds an event with a name; its data is a value as JSON.
     pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
         self.named_text(name, &serde_json::to_string(value).expect("replies are JSON"));
     }
 
-    /// Adds an event with a name.
+    /// Adds an event with a name; its data is a text.
     pub(crate) fn named_text(&mut self, name: &str, text: &str) {
         self.0.push_back(sse::Event::default().event(name).data(text));
     }
 
-    /// Adds an event without a name.
+    /// Adds an event without a name; its data is a text.
     pub(crate) fn text(&mut self, text: &str) {
         self.0.push_back(sse::Event::default().data(text));
     }

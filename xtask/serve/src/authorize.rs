@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::server::Server;
 use crate::{anthropic, page};
 
-/// Refuses calls without an accepted key, except calls of the server's health and of the page itself.
+/// Refuses calls without an accepted key, except calls about the server's health and calls for files of the page.
 pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 /// Number of bytes that are counted as one unit, because a semaphore counts at most 2^29 on machines of 32 bits.
 const UNIT: usize = 1 << 10;
 
-/// Maximum number of bytes that are allocated because a header announces them.
+/// Maximum number of bytes that are allocated for a body by its announced length, before any byte has arrived.
 const MAX_ANNOUNCED: usize = 64 << 10;
 
 /// Memory budget of the bodies of all calls.

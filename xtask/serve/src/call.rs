@@ -120,8 +120,8 @@ impl FromRequest<Arc<Server>> for Call {
     }
 }
 
-/// Refuses bodies that do not say that they are JSON, as pages of other sites can have browsers send any other type; and
-/// bodies in an unknown encoding.
+/// Refuses bodies that are not declared as JSON, because browsers send other types for pages of any site. Refuses
+/// bodies in an unknown encoding, too.
 fn check_type(request: &Request) -> Result<(), ApiError> {
     let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = given.unwrap_or_default().split(';').next().unwrap_or_default().trim();

@@ -11,7 +11,7 @@ const UNSTATED: &str = "the checkpoint states neither how embeddings are pooled 
 pub(crate) enum Comparison {
     /// The probability that the second text is relevant for the first one, as the model judges it.
     Judgement(Reranker),
-    /// The cosine of the angle between the embeddings of both.
+    /// The cosine of the angle between the embeddings of the two texts.
     Angle(Pooling),
 }
 

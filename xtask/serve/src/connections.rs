@@ -40,7 +40,7 @@ pub struct Connections {
 }
 
 impl Default for Connections {
-    /// HTTP, to clients that read something within a minute.
+    /// Plain HTTP; a client has one minute to read something.
     fn default() -> Self {
         Self {
             write_timeout: Duration::from_mins(1),
@@ -97,7 +97,7 @@ pub(crate) async fn connection(
     Ok(())
 }
 
-/// The first bytes of a connection, as many as tell its protocol.
+/// Reads the first bytes of a connection, as many as it takes to tell HTTP/2 from HTTP/1.1.
 async fn first_bytes(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Vec<u8>> {
     let mut first = Vec::with_capacity(HTTP2.len());
     while first.len() < HTTP2.len() && HTTP2.starts_with(&first) {

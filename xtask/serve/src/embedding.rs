@@ -140,7 +140,7 @@ impl Embed {
     }
 }
 
-/// The prompts, a group at a time.
+/// The prompts in groups of `GROUP`.
 fn groups(mut prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Vec<Vec<u32>>> {
     std::iter::from_fn(move || {
         let rest = prompts.split_off(prompts.len().min(GROUP));
@@ -148,7 +148,7 @@ fn groups(mut prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Vec<Vec<u32>>> {
     })
 }
 
-/// Refuses too many texts.
+/// Refuses calls without texts, and calls with too many texts.
 pub(crate) fn check_count(field: &str, count: usize) -> Result<(), ApiError> {
     match count {
         0 => Err(ApiError::field(field, "there is no text")),

@@ -66,7 +66,7 @@ impl EngineUse {
             ignored.iter().map(|field| format!("{field}: ignored, it changes nothing here")).collect();
     }
 
-    /// Returns the place of the first cache miss of a prompt with `cached` tokens found.
+    /// Returns the positions of the first cache miss in a prompt of which `cached` tokens were found.
     fn miss(&self, cached: usize, prompt_tokens: usize) -> Option<Positions> {
         match self.first_new_token {
             // Blocks are found as wholes, so what is found ends up to a block before.
@@ -104,7 +104,7 @@ fn milliseconds(time: Option<Duration>) -> Option<f64> {
     Some(time?.as_secs_f64() * 1e3)
 }
 
-/// Maximum number of prompts that are remembered, and of the tokens of all of them.
+/// Maximum number of remembered prompts; the next constant is the maximum number of their tokens in total.
 const MAX_PROMPTS: usize = 64;
 const MAX_TOKENS: usize = 1 << 20;
 

@@ -29,7 +29,7 @@ impl Feed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sequences that are looked at closely.
+    /// Sequences that watchers have chosen, ascending and without duplicates.
     pub(crate) fn chosen(&self) -> Vec<SeqId> {
         let mut chosen: Vec<SeqId> = self.watchers().chosen.iter().map(|(_, seq)| *seq).collect();
         chosen.sort_unstable();

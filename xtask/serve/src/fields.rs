@@ -20,7 +20,7 @@ use serde_path_to_error::Track;
 
 use crate::error::ApiError;
 
-/// Fields about the caller or the conversation, which are not reported: one engine has nothing to choose by them.
+/// Fields about the caller or the conversation. The server neither uses them nor reports them as ignored.
 const CALLERS: [&str; 6] =
     ["client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "session_id", "user"];
 
@@ -63,7 +63,7 @@ const HINTS: [&str; 34] = [
     "verbosity",
 ];
 
-/// Fields of other servers that change an answer in ways this one has not, and what to use instead.
+/// Fields of other servers whose effects on an answer this server does not support, each with what to use instead.
 const REFUSED: [(&str, &str); 12] = [
     ("audio", "only text can be generated"),
     ("background", "responses are not stored, so none can be fetched later"),
@@ -98,7 +98,7 @@ pub(crate) struct Reader {
     ignored: Vec<String>,
 }
 
-/// A field that no type has: its path, and its last name.
+/// A field that a type does not have: its path, and the last name in the path.
 pub(crate) struct Unknown {
     path: String,
     name: String,
@@ -106,7 +106,7 @@ pub(crate) struct Unknown {
 
 /// Types that together have all fields of a body.
 pub(crate) trait Body: Sized {
-    /// Reads the types, each of which takes its own fields.
+    /// Reads the types from a body: each type takes its own fields. The second value lists the unknown fields.
     fn parse(text: &str) -> Result<(Self, Vec<Unknown>), ApiError>;
 
     /// The schema of each type.
@@ -138,7 +138,8 @@ body!(A, B);
 body!(A, B, C);
 body!(A, B, C, D);
 
-/// Fields inside of one that a part has, and those of the body that no part has.
+/// Merges the unknown fields of all parts. A nested field is unknown if any part lacks it; a field of the body itself
+/// is unknown only if all parts lack it.
 fn unknown_to_all(parts: Vec<Vec<Unknown>>) -> Vec<Unknown> {
     let count = parts.len();
     let mut lacking: BTreeMap<String, usize> = BTreeMap::new();
@@ -157,7 +158,7 @@ fn unknown_to_all(parts: Vec<Vec<Unknown>>) -> Vec<Unknown> {
 }
 
 impl Reader {
-    /// A reader that refuses what it would ignore, if it is `strict`.
+    /// A reader. If `strict` is set, the reader refuses fields that it would otherwise ignore.
     pub(crate) fn new(strict: bool, defaults: Sampling) -> Self {
         Self { strict, defaults, ignored: Vec::new() }
     }
@@ -238,7 +239,7 @@ impl Reader {
     }
 }
 
-/// Whether a value differs from what a client sends for nothing.
+/// Whether a value requests anything: null, false, empty values and words for a default request nothing.
 fn asks_for_something(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

@@ -22,7 +22,7 @@ use crate::server::Server;
 /// Maximum number of generated tokens if the request states none, as in vLLM.
 const MAX_TOKENS: u32 = 16;
 
-/// The object whose fields may as well be fields of the body.
+/// Name of an object in the body whose fields may also stand in the body itself.
 pub(crate) const PARAMS: &str = "sampling_params";
 
 /// Fields of a call, which may also be in `sampling_params`.
@@ -42,7 +42,7 @@ pub(crate) struct GenerateFields {
     detokenize: Option<bool>,
 }
 
-/// The types of a call's body.
+/// Types that together have all fields of a call's body.
 pub(crate) type GenerateBody = (GenerateFields, GenerationFields);
 
 /// A call whose fields were checked.

@@ -128,7 +128,7 @@ pub(crate) struct Generation {
     pub(crate) sampling: Sampling,
     /// Seed in the call; without one, the server draws a seed.
     seed: Option<i64>,
-    /// Texts that end repetitions of DRY, if it is on.
+    /// Texts that end repetitions for the DRY penalty; `None` if DRY is off.
     dry_breakers: Option<Vec<String>>,
     pub(crate) samples: u32,
     pub(crate) stop: Vec<String>,
@@ -139,7 +139,7 @@ pub(crate) struct Generation {
     pub(crate) certify: bool,
     /// Options of a streamed answer; `None` for one reply with everything.
     pub(crate) stream: Option<StreamOptions>,
-    /// Return the ids of prompt and output.
+    /// Whether to return the ids of prompt and output.
     pub(crate) return_ids: bool,
     transfer: Option<TransferParams>,
     /// Whether another server continues with the prompts, so that the reply waits until their blocks are stored.
@@ -194,7 +194,7 @@ impl GenerationFields {
             .stop_ids(self.stop_token_ids.clone().unwrap_or_default()))
     }
 
-    /// DRY, with the names of llama.cpp's server.
+    /// Parameters of the DRY penalty. Their fields have the names of llama.cpp's server.
     fn dry(&self) -> Dry {
         // -1 is all.
         let last = self.dry_penalty_last_n.and_then(|Int(last)| u32::try_from(last).ok()).unwrap_or(u32::MAX);
@@ -259,13 +259,13 @@ impl Generation {
     }
 }
 
-/// Texts that end repetitions. An empty one would be in every token.
+/// Checks the texts that end repetitions. An empty text is refused, because it would be in every token.
 fn breakers(texts: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
     let texts = texts.unwrap_or_else(|| Dry::BREAKERS.map(str::to_owned).to_vec());
     checked("dry_sequence_breakers", texts, MAX_BREAKERS)
 }
 
-/// Stop texts. An empty one would end every answer before it begins.
+/// Checks the stop texts. An empty text is refused, because it would end every answer before it begins.
 fn stops(stops: Option<Texts>) -> Result<Vec<String>, ApiError> {
     checked("stop", stops.map_or_else(Vec::new, Texts::into_vec), MAX_STOPS)
 }
@@ -281,7 +281,7 @@ fn checked(name: &str, texts: Vec<String>, max: usize) -> Result<Vec<String>, Ap
     }
 }
 
-/// The salt of the prefix cache; lengths as in vLLM.
+/// Checks the salt of the prefix cache. Its minimum and maximum length are those of vLLM.
 pub(crate) fn salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
     match salt {
         Some(salt) if salt.is_empty() || salt.len() > 1024 => {

@@ -15,7 +15,7 @@ use crate::anthropic;
 use crate::error::ApiError;
 use crate::server::Server;
 
-/// Header by which a browser tells the relation of the page that sends a request to its target.
+/// Header in which a browser states whether the page that sends a request is of the same site as the server.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Refuses calls whose `Host` is not allowed, and calls with effects from pages of other sites.

@@ -38,7 +38,7 @@ pub struct ApiKey {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiKeyError {
-    /// A word after a key that means nothing.
+    /// A word after a key is unknown.
     #[error(
         "line {line}: {word:?} is none of admin, name=NAME, share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"
     )]
@@ -54,7 +54,7 @@ pub enum ApiKeyError {
         /// Number of the second line, from 1.
         line: usize,
     },
-    /// A file without keys, which would let everybody call.
+    /// The file contains no key. Without keys, everybody may call.
     #[error("there is no key in it")]
     None,
 }
@@ -88,7 +88,8 @@ impl ApiKey {
         }
     }
 
-    /// Reads a file of keys: one a line, then words about it. Empty lines, and lines that begin with `#`, are skipped.
+    /// Reads a file of keys. Each line has a key and then words about the key. Empty lines, and lines that begin with
+    /// `#`, are skipped.
     ///
     /// # Errors
     /// [`ApiKeyError`], which never contains a key.
@@ -138,7 +139,7 @@ struct Known {
     limits: Limits,
 }
 
-/// Caller of the interface.
+/// Caller of the server; without a key if calls need no key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Client(Option<Arc<Known>>);
 
@@ -161,7 +162,7 @@ impl Client {
         }
     }
 
-    /// The salt of a request of this client that asks for the salt `asked`.
+    /// The salt of a request of this client: the client's own salt and the salt `asked`, as far as they exist.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Option<String> {
         let own = self.0.as_ref().and_then(|known| known.salt.as_deref());
         match (own, asked) {
@@ -203,7 +204,7 @@ impl Keys {
         Self::default().replaced(keys)
     }
 
-    /// Replaces the keys. Keys that stay continue with what is left of their limits.
+    /// Returns a new set of keys. Keys that were in the old set continue with what is left of their limits.
     pub(crate) fn replaced(&self, keys: &[ApiKey]) -> Self {
         let now = Instant::now();
         let known = |key: &ApiKey| {

@@ -25,7 +25,8 @@ use zeromq::{PubSocket, RouterSocket, Socket as _, SocketSend as _, ZmqMessage};
 use crate::kv_source::KvEventSource;
 use replay::Replay;
 
-/// Maximum number of batches between the engine and the socket. Beyond it, batches are lost, and their numbers say so.
+/// Maximum number of batches between the engine and the socket. Further batches are lost, which leaves a gap in the
+/// numbers of batches.
 const MAX_QUEUED: usize = 100_000;
 
 /// Events of one step.
@@ -43,9 +44,9 @@ pub struct KvPublisher(Arc<Inner>);
 
 struct Inner {
     source: KvEventSource,
-    /// The sockets, until the publisher runs.
+    /// The bound sockets; `None` once the publisher runs.
     sockets: Mutex<Option<Sockets>>,
-    /// The batches of the engine that the publisher follows, until it runs.
+    /// The batches of the engine that the publisher follows; `None` if it follows none, and once it runs.
     batches: Mutex<Option<Batches>>,
 }
 
@@ -67,7 +68,7 @@ impl fmt::Debug for KvPublisher {
     }
 }
 
-/// Endpoints that cannot be published at.
+/// Why events cannot be published at an endpoint.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
 pub enum KvPublisherError {
@@ -77,7 +78,7 @@ pub enum KvPublisherError {
         /// The endpoint.
         endpoint: String,
     },
-    /// The port of the endpoint and the number of the engine are more than the last port.
+    /// The sum of the endpoint's port and the engine's number exceeds the last port.
     #[error("engine {rank} has no port: it is that of {endpoint} and {rank}, and the last port is 65535")]
     Port {
         /// The endpoint of engine 0.
@@ -116,8 +117,8 @@ impl KvPublisher {
         Ok(Self(Arc::new(Inner { source, sockets, batches: Mutex::default() })))
     }
 
-    /// Follows an engine, whose events it publishes once it [runs](Self::run). An engine that it followed before is published no
-    /// more.
+    /// Follows an engine, whose events it publishes once it [runs](Self::run). The events of an engine that it followed
+    /// before are no longer published.
     ///
     /// # Panics
     /// As [`Engine::follow`].
@@ -166,7 +167,7 @@ impl KvPublisher {
         &self.0.source
     }
 
-    /// Sends the batches of `queue`, and after the end of the engine that it holds nothing.
+    /// Sends the batches of `queue`. After the engine has ended, sends the event that all of its blocks are cleared.
     async fn publish(
         &self,
         mut socket: PubSocket,
@@ -210,8 +211,9 @@ impl Batch {
     }
 }
 
-/// Number of the first batch of an engine: microseconds since 1970. Readers leave out numbers below those that they had, so a
-/// server that starts again must go on above the numbers of the one before, which had fewer batches than microseconds.
+/// Number of the first batch of an engine: the microseconds since 1970. Readers skip numbers below those that they
+/// have seen, so a restarted server must begin above the numbers of its predecessor. The predecessor has sent fewer
+/// batches than microseconds have passed.
 fn first_number() -> u64 {
     u64::try_from(since_1970().as_micros()).unwrap_or(0)
 }
@@ -224,8 +226,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Listens at an endpoint with the port of rank 0, to which the rank is added. Returns the endpoint with its own
-/// port, or with the one that the system chose for port 0.
+/// Listens at an endpoint. Its port is that of rank 0, and the rank is added. Returns the endpoint with the resulting
+/// port; for port 0, the system chooses one.
 fn listen(endpoint: &str, rank: u16) -> Result<(TcpListener, String), KvPublisherError> {
     let address = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
     let address = address.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));

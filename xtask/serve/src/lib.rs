@@ -79,13 +79,13 @@ pub use traces::{Traces, TracesError};
 pub struct Service(Arc<Server>);
 
 impl Service {
-    /// Answers calls with an engine, or with several.
+    /// A server that answers calls with one engine or with several.
     #[must_use]
     pub fn new(engines: impl Into<Replicas>, options: Options) -> Self {
         Self(Arc::new(Server::new(engines.into(), options)))
     }
 
-    /// Refuses new calls with a 503 from now on, so that routers send them elsewhere. Those that run go on.
+    /// Refuses new calls with a 503 from now on, so that routers send them elsewhere. Running calls continue.
     pub fn drain(&self) {
         self.0.drain();
     }
@@ -115,7 +115,7 @@ impl Service {
     }
 }
 
-/// Answers of browsers' questions whether pages of other origins may call.
+/// Layer that tells browsers whether pages of other origins may call.
 fn cors(origins: &[String]) -> CorsLayer {
     let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
     let origins = if origins.iter().any(|origin| origin == "*") {

@@ -107,7 +107,7 @@ impl Budget {
         state.left
     }
 
-    /// Takes the requested amount, if at least that much is left, and more than nothing.
+    /// Subtracts an amount if the budget holds that much. Even an amount of 0 requires a budget above 0.
     fn check(&self, unit: &'static str, amount: f64, now: Instant) -> Result<(), Exceeded> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = self.filled(*state, now);

@@ -23,9 +23,9 @@ pub enum MetricsNames {
     /// `pagoda:NAME`.
     #[default]
     Pagoda,
-    /// Names as `vllm:NAME` if vLLM has the metric, so that routers know it.
+    /// `vllm:NAME` for metrics that vLLM has too, so that routers find them; `pagoda:NAME` for others.
     Vllm,
-    /// Each under both names.
+    /// `pagoda:NAME` and, for metrics that vLLM has too, also `vllm:NAME`.
     Both,
 }
 
@@ -34,7 +34,8 @@ const SECONDS: &[f64] = &[
     80.0, 160.0, 640.0,
 ];
 const TOKENS: &[f64] = &[1.0, 10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
-/// Buckets of shares of a whole, finer where sparse attention reads little and where it certifies nearly all.
+/// Bounds of the buckets of histograms of shares. They are closer together near 0, for the share of blocks that
+/// sparse attention reads, and near 1, for the mass that it certifies.
 const SHARES: &[f64] =
     &[0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
 
@@ -52,7 +53,7 @@ pub(crate) struct Metrics {
     pub(crate) generation_tokens: Histogram,
     /// Share of the KV blocks that sparse attention read, of sequences that it served.
     pub(crate) sparse_density: Histogram,
-    /// Certified attention mass of sequences, for those that have a certificate.
+    /// Certified attention mass, per sequence that has a certificate.
     pub(crate) sparse_bound: Histogram,
     pub(crate) rejected: AtomicU64,
     /// Number of calls beyond the limits of their API keys.
@@ -81,7 +82,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts the time since the token before.
+    /// Counts the time between a token and the previous token of the same sequence.
     pub(crate) fn token_after(&self, time: Duration) {
         self.inter_token_latency.add(time.as_secs_f64());
     }

@@ -42,7 +42,7 @@ impl From<answering::Usage> for Usage {
     }
 }
 
-/// Usage as chunks before the last state it: `None` for no field, `Some(None)` for null.
+/// Value of the field `usage` in chunks before the last: `None` for no field, `Some(None)` for null.
 fn usage_of_chunk(options: StreamOptions, used: answering::Usage) -> Option<Option<Usage>> {
     let running = options.states_usage().then(|| used.into());
     (options.ends_with_usage() || running.is_some()).then_some(running)

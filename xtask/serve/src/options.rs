@@ -16,13 +16,14 @@ use crate::metrics::MetricsNames;
 #[cfg(feature = "otel")]
 use crate::traces::Traces;
 
-/// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
+/// Number of bytes of a body per token of the model's context. Even long words in JSON's longest escapes need no
+/// more.
 const BODY_BYTES_PER_TOKEN: usize = 64;
 
 /// Number of bodies of the maximum size that are held at one time.
 const HELD_BODIES: usize = 16;
 
-/// Bytes that a body may have whatever the context.
+/// Number of bytes that a body may always have, even if the context is short.
 const BODY_BYTES_MIN: usize = 4 << 20;
 
 /// Settings of a server, and the load that it takes on. The bounds of the queue are options of the
@@ -42,7 +43,7 @@ pub struct Options {
     pub strict_model: bool,
     /// Whether to refuse fields that change nothing, instead of naming them in the reply.
     pub strict: bool,
-    /// Number of tokens of prompt and answer together, as the engine allows.
+    /// Maximum number of tokens of prompt and answer together, as the engine allows.
     pub context_length: u32,
     /// API keys that the server accepts; if there are none, calls need no key.
     pub api_keys: Vec<ApiKey>,
@@ -53,8 +54,9 @@ pub struct Options {
     pub allowed_origins: Vec<String>,
     /// Settings of connections.
     pub connections: Connections,
-    /// Names by which calls may reach the server, in addition to IP addresses and `localhost`; `None` for any name. A server at a
-    /// loopback address has none by default, as any site can let its name resolve to that address.
+    /// Host names by which calls may reach the server, in addition to IP addresses and `localhost`; `None` allows any
+    /// name. `pagoda serve` sets an empty list by default at a loopback address, because any site can let its name
+    /// resolve to that address.
     pub allowed_hosts: Option<Vec<String>>,
     /// Maximum number of bytes of a request's body.
     pub max_body_bytes: usize,
@@ -62,7 +64,7 @@ pub struct Options {
     pub max_held_bytes: usize,
     /// Time that a body may take to arrive.
     pub body_timeout: Duration,
-    /// Time that a request may take from its submission to its last token; `None` for any.
+    /// Time that a request may take from its submission to its last token; `None` for no limit.
     pub request_timeout: Option<Duration>,
     /// Time that requests have to end once the server is told to stop.
     pub drain_timeout: Duration,
@@ -77,16 +79,16 @@ pub struct Options {
     pub metrics_names: MetricsNames,
     /// Time without a token after which a stream gets a comment, so that proxies keep it open.
     pub keep_alive: Duration,
-    /// Seed of the first request without a seed; each later one without a seed gets the next number. `None` draws a
-    /// random seed for each.
+    /// Seed of the first request without a seed of its own. Each later request without a seed gets the next number.
+    /// `None` draws a random seed for each.
     #[setters(into)]
     pub seed: Option<u64>,
 }
 
 impl Options {
-    /// Serves `model` under `model_name`: bodies of up to 64 bytes per token of its context, but at least 4 MiB,
-    /// that arrive within 60 seconds, and as many as 16 of the largest at one time; 30 seconds to drain; comments
-    /// after 10 seconds without a token.
+    /// Serves `model` under `model_name` with default settings. A body has up to 64 bytes per token of the context, or 4
+    /// MiB if this is more, and must arrive within 60 seconds; up to 16 bodies of this size are held at a time. Draining
+    /// takes up to 30 seconds. Streams get a comment after 10 seconds without a token.
     #[must_use]
     pub fn new(model: Arc<Model>, model_name: impl Into<String>) -> Self {
         let context_length = model.config.context_length;

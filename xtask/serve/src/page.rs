@@ -58,7 +58,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-/// Whether a path is that of a file of the page. The page contains no secret, and asks the user for the key.
+/// Whether a path is the path of a file of the page. These files need no API key: the page contains no secret, and
+/// asks the user for the key.
 pub(crate) fn is_asset(path: &str) -> bool {
     ASSETS.iter().any(|asset| asset.path == path)
 }

@@ -31,7 +31,7 @@ pub(crate) struct Prompt {
 pub(crate) struct Reading {
     /// The field of the prompts, which errors name.
     pub(crate) field: &'static str,
-    /// Add the special tokens that the tokenizer puts around a text.
+    /// Whether to add the special tokens that the tokenizer puts around a text.
     pub(crate) add_special: bool,
     /// Whether the texts of prompts that are given as ids are needed.
     pub(crate) echo: bool,

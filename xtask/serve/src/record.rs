@@ -26,7 +26,7 @@ impl Record {
         let _ = self.0.key.set(name);
     }
 
-    /// Notes the tokens of the prompts, those of them that were cached, and those of the answers so far.
+    /// Sets the numbers of prompt tokens, of cached prompt tokens, and of output tokens so far.
     pub(crate) fn set_tokens(&self, prompt: u64, cached: u64, output: u64) {
         self.0.prompt_tokens.store(prompt, Ordering::Relaxed);
         self.0.cached_tokens.store(cached, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl Record {
         self.0.key.get().map(String::as_str)
     }
 
-    /// Tokens of the prompts, those of them that were cached, and those of the answers.
+    /// Number of prompt tokens, of cached prompt tokens, and of output tokens.
     pub(crate) fn tokens(&self) -> [u64; 3] {
         let Used { prompt_tokens, cached_tokens, output_tokens, .. } = &*self.0;
         [prompt_tokens, cached_tokens, output_tokens].map(|tokens| tokens.load(Ordering::Relaxed))

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Header that names the fields of a call that changed nothing.
 const IGNORED: HeaderName = HeaderName::from_static("x-pagoda-ignored");
 
-/// Adds a header to a reply that names the fields of the call that changed nothing.
+/// Adds a header to a reply. The header names the fields of the call that changed nothing.
 pub(crate) fn with_ignored(mut reply: Response, ignored: &[String]) -> Response {
     if let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
         && !ignored.is_empty()

@@ -35,7 +35,7 @@ pub(crate) struct RerankFields {
     instruction: Option<String>,
 }
 
-/// The types of the body of a call that ranks documents.
+/// Types that together have all fields of the body of a call that ranks documents.
 pub(crate) type RerankBody = (RerankFields, EmbeddingFields);
 
 /// A document to rank.
@@ -68,7 +68,7 @@ pub(crate) struct ScoreFields {
     instruction: Option<String>,
 }
 
-/// The types of the body of a call that compares texts.
+/// Types that together have all fields of the body of a call that compares texts.
 pub(crate) type ScoreBody = (ScoreFields, EmbeddingFields);
 
 /// Documents, the most relevant one first.
@@ -126,7 +126,8 @@ struct Part {
     texts: Vec<String>,
 }
 
-/// Texts to compare: each of the second part with that of the first part at the same place, or with the only one.
+/// Texts to compare. Each text of the second part is compared with the text of the first part at the same place, or
+/// with the only text of the first part.
 struct Pairs {
     first: Part,
     second: Part,
@@ -234,7 +235,7 @@ impl Pairs {
         pairs.map(prompt).collect()
     }
 
-    /// Returns the prompts whose embeddings are compared: of the first and of the second texts.
+    /// Returns the prompts whose embeddings are compared: all first texts, then all second texts.
     fn embedded(self, model: &Model, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
         let Self { first, second, instruction } = self;
         if instruction.is_some() {

@@ -19,10 +19,10 @@ use crate::listener::{Accepting, Listener};
 use crate::options::Options;
 use crate::signals::{Hangup, Signals};
 
-/// Time for the last bytes of the last answers.
+/// Time in which the last bytes of the last answers may be sent.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for the engine's step, and for the tasks of the runtime to be dropped, when the process ends.
+/// Time that the engine's step and the tasks of the runtime get when the process ends.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Number of connections at a time; further ones wait to be accepted.
@@ -100,7 +100,7 @@ pub fn run(
     stopped
 }
 
-/// Waits for the end: of the engine, or by signals.
+/// Waits until the engine ends, or until signals end the server.
 async fn watch_over(
     engines: &Replicas,
     service: &Service,

@@ -14,7 +14,8 @@ use crate::call::{Call, Caller};
 use crate::error::ApiError;
 use crate::server::Server;
 
-/// The requests of a call, one a prompt. Dropping it cancels them; their unread events are counted and charged too.
+/// The requests of a call, one for each prompt. Dropping the value cancels them; their unread events are still
+/// counted and charged.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Arc<Server>,
@@ -28,9 +29,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Submits the requests and waits until the engine has taken all of them, or refused one. The requests have places of
-    /// their own in the queue, so the call first gives back its place, lest it be counted twice, and the memory of its body.
-    /// `input` is the field of the prompts, which errors about prompts name.
+    /// Submits the requests and waits until the engine has accepted all of them or refused one. Before that, the call
+    /// gives back the memory of its body and its place among the calls in preparation, because the requests have places
+    /// of their own in the queue. `input` is the field of the prompts, which errors about prompts name.
     pub(crate) async fn start(
         server: &Arc<Server>,
         requests: Vec<Request>,

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::output_format::OutputFormat;
 
-/// Name that stands for the model of any server.
+/// Model name by which every server can be called.
 const ANY_MODEL: &str = "default";
 
 /// The state of a server.
@@ -41,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) recent: Recent,
     /// The live page of each engine.
     pub(crate) feeds: Vec<Feed>,
-    /// Embeddings of the model, or the reason why it has none here.
+    /// Embeddings of the model, or the reason why this server cannot compute them.
     pub(crate) embedding: Result<Embedding, String>,
     /// The way in which the model compares texts, or the reason why it does not.
     pub(crate) comparison: Result<Comparison, String>,
@@ -106,7 +106,7 @@ impl Server {
         })
     }
 
-    /// KV blocks of all engines.
+    /// Number of KV blocks in total and in use, summed over all engines.
     pub(crate) fn blocks(&self) -> BlockView {
         let blocks = self.engines.engines().iter().map(|engine| engine.snapshot().blocks);
         let sum = |mut sum: BlockView, of: BlockView| {
@@ -139,7 +139,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes a call on, before its prompts are encoded.
+    /// Accepts a call and gives it a place, before its prompts are encoded.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<PreparationPlace, ApiError> {
         self.check_queue()?;
         self.preparing.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl Server {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).client(headers)
     }
 
-    /// Reads the keys and the certificate again. What cannot be read stays as it is.
+    /// Reads the keys and the certificate again. If a file cannot be read, its old contents stay in use.
     pub(crate) fn reload(&self) {
         if let Some(path) = &self.options.api_key_file {
             let read = fs::read_to_string(path).map_err(|error| error.to_string());
@@ -243,7 +243,7 @@ impl Server {
         self.compute_in(&self.cores, work).await
     }
 
-    /// Runs work in one of the `places`.
+    /// Runs work that keeps a processor busy once a permit of `places` is free.
     async fn compute_in<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
@@ -277,8 +277,8 @@ impl Server {
         self.compute_in(&self.compiler, move |model| format.mask(model)).await.map(Some)
     }
 
-    /// The mask and the parser of an answer to a prompt that offers these tools. A thought that the prompt
-    /// begins stays free.
+    /// The mask and the parser of an answer to a prompt that offers `tools`. If the prompt begins a thought, the mask
+    /// does not apply to the thought.
     pub(crate) async fn answer_form(
         &self,
         thinks: bool,
@@ -293,8 +293,8 @@ impl Server {
         Ok((self.mask(format.map(after_thought)).await?, AnswerParser::new(calls, thinks)))
     }
 
-    /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The
-    /// place of a cache miss is given only for a single prompt.
+    /// Begins the `pagoda` object of a reply, before the engine starts on `prompts` with the given salt of the prefix
+    /// cache. The place of a cache miss is given only for a single prompt.
     pub(crate) fn engine_use(&self, salt: Option<&str>, prompts: &[&[u32]]) -> EngineUse {
         let first_new: Vec<_> = prompts.iter().map(|ids| self.recent.first_new_token(ids, salt)).collect();
         let first_new = first_new.first().copied().flatten().filter(|_| prompts.len() == 1);
@@ -318,8 +318,8 @@ impl Server {
     }
 }
 
-/// Requests of an engine that wait for their start, those included that it has not seen yet, with sequences that were preempted;
-/// and its state.
+/// Returns the number of waiting requests of an engine, and its state. The number includes requests that the engine
+/// has not seen yet, and preempted sequences.
 pub(crate) fn waiting(engine: &EngineHandle) -> (usize, Arc<Snapshot>) {
     // In this order: a request that starts in between is counted.
     let (waiting, snapshot) = (engine.num_waiting(), engine.snapshot());

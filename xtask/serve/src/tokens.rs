@@ -30,7 +30,7 @@ pub(crate) struct TokenizeFields {
     return_token_strs: Option<bool>,
 }
 
-/// The types of the body of `/tokenize`.
+/// Types that together have all fields of the body of `/tokenize`.
 pub(crate) type TokenizeBody = (TokenizeFields, ConversationFields);
 
 /// Text or messages to convert to ids.
@@ -72,7 +72,7 @@ pub(crate) struct Tokenized {
     token_strs: Option<Vec<Option<String>>>,
 }
 
-/// `POST /tokenize`: of a text, or of a conversation.
+/// `POST /tokenize`: the ids of a text or of a conversation.
 pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let Tokenize { model, with_texts, input } = Tokenize::read(&call.body, &mut server.reader())?;
     server.check_model(model.as_deref())?;
@@ -133,7 +133,7 @@ pub(crate) async fn render_chat(State(server): State<Arc<Server>>, call: Call) -
     Ok(reply::json(&rendered(&server, &call, &ids, max_tokens)))
 }
 
-/// `POST /v1/completions/render`: the same for each prompt of a completion.
+/// `POST /v1/completions/render`: the ids of each prompt of a completion, as bodies of `/inference/v1/generate`.
 pub(crate) async fn render_completion(
     State(server): State<Arc<Server>>,
     call: Call,

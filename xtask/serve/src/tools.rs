@@ -123,7 +123,7 @@ pub(crate) fn checked_tools(
     Ok(if parallel == Some(false) { tools.one_call() } else { tools })
 }
 
-/// The form of an answer that the request gives the form `asked`: that of a call, if the answer must be one.
+/// The form of an answer: the form of a call if the answer must be a call, else the form `asked`.
 pub(crate) fn format_of(
     tools: &Tools,
     asked: Option<OutputFormat>,

@@ -53,7 +53,8 @@ impl Traces {
         ))
     }
 
-    /// Sends what has not been sent, and ends. Blocks for some seconds at most. [`run`](crate::run) does so at its end.
+    /// Sends the remaining spans and ends the export. Blocks for some seconds at most. [`run`](crate::run) calls this at
+    /// its end.
     pub fn finish(&self) {
         if let Err(error) = self.0.shutdown() {
             warn!(%error, "the last traces were not sent");
@@ -61,7 +62,7 @@ impl Traces {
     }
 }
 
-/// Traces that cannot be sent.
+/// Why traces cannot be sent to an endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("traces to {endpoint}: {source}")]
 pub struct TracesError {
@@ -80,7 +81,7 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// A call of `model` with these headers, which begins now.
+    /// Notes that a call of `model` with these headers begins now.
     pub(crate) fn now(traces: &Traces, model: &str, headers: &HeaderMap) -> Self {
         let parent = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
         Self { traces: traces.clone(), at: SystemTime::now(), parent, model: model.to_owned() }
@@ -134,7 +135,8 @@ impl Work {
         });
     }
 
-    /// Notes the end of a sequence. Of several, the longest times count, and the shortest one to the first token.
+    /// Notes the end of a sequence. If a call has several, each time is the longest one, but the time to the first token
+    /// is the shortest one.
     pub(crate) fn finished(&self, end: &Finished) {
         let clock = end.usage.clock;
         let mut done = self.lock();

@@ -98,7 +98,8 @@ fn replay_all(args: &BenchArgs, model: &Arc<Model>, traces: &[workload::Workload
     traces.iter().try_for_each(run)
 }
 
-/// Measures the rows of one of `runs`: on one engine, or on an engine each if the pool depends on the row.
+/// Measures the rows of one of `runs`: all on one engine, or each on its own engine if the size of the pool depends
+/// on the row.
 fn measure(
     args: &BenchArgs,
     run: &Run,
@@ -181,7 +182,7 @@ fn measure_on(
     Ok(())
 }
 
-/// Room for any of the batches.
+/// The demand on an engine that covers each of the batches.
 fn demand(batches: &[Batch]) -> Demand {
     let most = |of: fn(&Batch) -> u64| batches.iter().map(of).max().unwrap_or(0);
     Demand::new(

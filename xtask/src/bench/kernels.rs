@@ -59,7 +59,7 @@ struct Row {
     /// these blocks have.
     density: Option<f64>,
     recall: Option<f64>,
-    /// Why it did not run.
+    /// Reason why the kernel did not run; `None` if it ran.
     skipped: Option<String>,
 }
 
@@ -153,7 +153,7 @@ fn show_worst(args: &BenchArgs, rows: &[Row]) {
     rows.iter().take(WORST).for_each(|row| println!("{}", line(row)));
 }
 
-/// The kernels of the catalogue that are not among `dispatched`.
+/// A row that names the kernels of the catalogues that are not among `dispatched`.
 fn unmeasured(dispatched: &BTreeSet<&str>) -> Row {
     let all = attn_kernels::catalog().into_iter().chain(models::kernel::catalog());
     let names: Vec<&str> = all.map(|kernel| kernel.name).filter(|name| !dispatched.contains(name)).collect();

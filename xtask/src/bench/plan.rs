@@ -5,7 +5,8 @@ pub(super) use pagoda_cli::bench::plan::{is_called, read};
 
 use super::{policies, serve, workload};
 
-/// Kinds of RON files that suites read. Plans of `bench e2e` are none: they are read with the flags of the command line.
+/// Kinds of RON files that suites read. Plans of `bench e2e` are not among them, because they are read with the flags
+/// of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanKind {
     /// Plans of `bench policies`.

@@ -136,7 +136,8 @@ fn fit(plan: &mut Plan, context: u32) -> Result<()> {
     Ok(())
 }
 
-/// The engine with a policy, and the bytes of one of the policy's blocks per KV head and layer.
+/// Opens an engine with a policy. The last value is the number of bytes of one of the policy's blocks per KV head and
+/// layer.
 fn open(
     args: &BenchArgs,
     plan: &Plan,

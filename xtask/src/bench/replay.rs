@@ -74,8 +74,8 @@ pub(super) fn run(args: &BenchArgs, model: &Arc<Model>, workload: &Workload) -> 
     Ok(())
 }
 
-/// Warm-up: another trace with the same lengths, all at once and of two tokens each, which pays for compiling
-/// shaders.
+/// Runs another trace with the same lengths, so that shaders are compiled before the measurement. All requests arrive
+/// at once and generate at most two tokens.
 fn warm_up(engine: &mut Engine, trace: Vec<Arrival>) -> Result<()> {
     for arrival in trace {
         engine.submit(prompt(&arrival.prompt, arrival.output.min(2)))?;

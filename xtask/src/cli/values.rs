@@ -8,11 +8,11 @@ use clap::{Arg, Command, ValueEnum};
 
 use super::BenchSuite;
 
-/// A suite of `bench`. One that has become a plan of another is told with the command that runs it now.
+/// A suite of `bench`. If the name is that of a former suite, the error names the command in its place.
 #[derive(Clone)]
 pub(super) struct Suite;
 
-/// Suites that were, and the commands in their place.
+/// Names of former suites, each with the command in its place.
 const RETIRED: [(&str, &str); 3] = [
     (
         "offload",

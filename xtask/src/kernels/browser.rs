@@ -36,10 +36,10 @@ const FLAGS: [&str; 9] = [
     "--enable-features=Vulkan",
 ];
 
-/// Time without a word of the page after which it is given up: some kernels compile for half a minute.
+/// Time without a message from the page after which the page is given up. Some kernels compile for half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Number of lines of Chromium's that an error shows.
+/// Number of lines of Chromium's log that an error shows.
 const LAST_LINES: usize = 10;
 
 /// Message of the page.
@@ -74,7 +74,7 @@ struct End {
     adapter: String,
 }
 
-/// Serves the folder, lets Chromium run the page, and writes a line a variant to `out`; returns the rows.
+/// Serves the folder, lets Chromium run the page, and writes one line per variant to `out`; returns the rows.
 ///
 /// # Errors
 /// If Chromium cannot be run, ends early or says nothing for long, or the page cannot run the cases.
@@ -131,7 +131,7 @@ impl Row {
     }
 }
 
-/// A server of the folder on this machine's own address.
+/// A server of the folder at a loopback address.
 struct Server {
     url: String,
     _runtime: Runtime,
@@ -159,7 +159,7 @@ impl Server {
     }
 }
 
-/// A file of the folder itself.
+/// A file directly in the folder; 404 for any other path.
 fn file(dir: &Path, name: &str) -> Response {
     let kind = match Path::new(name).extension().and_then(OsStr::to_str) {
         Some("html") => "text/html; charset=utf-8",

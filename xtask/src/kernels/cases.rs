@@ -38,7 +38,7 @@ pub(super) struct Cases {
 struct Exported {
     /// Name and level.
     name: String,
-    /// File with its text.
+    /// Name of the file with the variant's text.
     wgsl: String,
     entry_point: &'static str,
     /// Values of `override` constants.
@@ -78,7 +78,7 @@ struct Needs {
 struct ExportedCase {
     what: &'static str,
     dispatches: Vec<Dispatch>,
-    /// Bindings 1, 2, ... as they are before.
+    /// Contents of bindings 1, 2, ... before the dispatches.
     buffers: Vec<ByteRange>,
     wants: Vec<Want>,
 }
@@ -111,7 +111,7 @@ enum Contents {
     Indices(Indices),
 }
 
-/// `cases.bin`: everything once, at multiples of four bytes.
+/// Contents of `cases.bin`. Equal data are stored once, and all data begin at multiples of four bytes.
 #[derive(Debug, Default)]
 struct Blob {
     bytes: Vec<u8>,

@@ -38,7 +38,7 @@ pub(super) fn with_tables(page: &str) -> Result<String> {
     })
 }
 
-/// A row a kernel of a catalogue.
+/// Table of a catalogue, with one row per kernel.
 fn table(kernels: &[&Kernel]) -> String {
     let mut table = String::from(HEADER);
     for kernel in kernels {

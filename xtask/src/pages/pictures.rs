@@ -31,7 +31,7 @@ fn pairs(results: &Results, x: usize, y: usize) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Decode of one stream by the length of its prompt, with llama.cpp's.
+/// Draws the decode speed of one stream by the length of its prompt, for Pagoda and llama.cpp.
 fn decode_by_depth(results: &Results) -> Result<String> {
     let series = |name: &str, header: &str| -> Result<Series> {
         let column = results.column(header)?;
@@ -55,7 +55,7 @@ fn decode_by_depth(results: &Results) -> Result<String> {
     Ok(curves(&frame, &[series("Pagoda", "decode")?, series("llama.cpp", "llama.cpp, decode")?]))
 }
 
-/// Decode of 120,000 tokens with 5 % of the blocks, by policy.
+/// Draws the speed of decode at 120,000 tokens with 5 % of the blocks, by policy.
 fn sparse_decode(results: &Results) -> Result<String> {
     let own = results
         .rows
@@ -76,7 +76,7 @@ fn sparse_decode(results: &Results) -> Result<String> {
     Ok(bars("Decode of 1 x 120,000 tokens, Llama 3 8B Q4_K, NVIDIA H100", "tokens a second", &kinds, &rows))
 }
 
-/// Loss by speed of every policy, with f16 KV.
+/// Draws the loss of every policy over its speed, with f16 KV.
 fn loss_by_speed(loss: &Results, speed: &Results) -> Result<String> {
     let loss_at = loss.column("7,680: f16")?;
     // The columns of the longer prompt are the second of their names.
@@ -119,7 +119,8 @@ fn loss_by_speed(loss: &Results, speed: &Results) -> Result<String> {
     Ok(points(&frame, &named))
 }
 
-/// First token of a prompt that is new, that the device holds, and that the disk holds.
+/// Draws the time to the first token by the length of the prompt, for prompts that are new, that the device holds,
+/// and that the disk holds.
 fn first_token(results: &Results) -> Result<String> {
     let prompt = results.column("prompt")?;
     let series = |(name, header): (&str, &str)| -> Result<Series> {

@@ -74,8 +74,8 @@ fn profile(offer: &Offer) -> DeviceProfile {
     }
 }
 
-/// Matrices of a device, by its largest subgroups: of several sizes RADV takes those unless a workgroup is smaller, and the
-/// engine tries which.
+/// The cooperative matrices of a device, with its largest subgroups. If there are several subgroup sizes, RADV takes
+/// the largest unless a workgroup is smaller, and the engine tries which one it gets.
 pub(super) fn matrices(offer: &Offer) -> Option<Matrices> {
     let offered = |shape: &str| offer.matrices.iter().any(|other| other == shape);
     let (_, size) = MATRICES.into_iter().find(|(shape, _)| offered(shape))?;

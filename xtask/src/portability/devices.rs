@@ -30,7 +30,7 @@ pub(super) enum Compiler {
     Tint,
 }
 
-/// A Vulkan driver, with what makes it believe in a device.
+/// A Vulkan driver, with the means to make it report a device that is not there.
 #[derive(Debug)]
 pub(super) struct Driver {
     /// Packages that contain the driver.
@@ -139,7 +139,7 @@ pub(super) const DEVICES: &[Device] = &[
     checker("webgpu", "WebGPU, tint", Compiler::Tint),
 ];
 
-/// Devices of the names given; or all, or the devices of `--quick`.
+/// The devices with the given names. Without names, all devices, or those that `--quick` includes.
 ///
 /// # Errors
 /// An unknown name.

@@ -23,7 +23,7 @@ pub(super) enum Root {
     SwiftShader,
 }
 
-/// Knowledge of apt about an archive.
+/// Kinds of lists that apt reads from an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Types {
     /// Packages for x86-64.
@@ -236,7 +236,7 @@ fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-/// Files of a folder whose names end so.
+/// Files of a folder whose names have the given ending.
 fn with_ending(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     Ok(entries.filter(|path| path.to_string_lossy().ends_with(ending)).collect())

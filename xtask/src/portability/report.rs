@@ -33,7 +33,7 @@ pub(super) struct Offer {
     pub(super) workgroup_lanes: u32,
 }
 
-/// A program of a device that a pipeline became, with statistics by name.
+/// A program into which the driver compiled a pipeline, with statistics by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Executable {
     /// Name of the kernel variant.
@@ -69,7 +69,8 @@ const WAVES: [&str; 3] = ["Subgroups per SIMD", "Max warps/SM", "Max Waves Per C
 const LANES: &str = "Threads";
 
 impl Figures {
-    /// Reads the figures of the programs of one kernel: drivers that make several list the one last that runs widest.
+    /// Reads the figures of one kernel from its last program. Drivers that make several programs list the one with the
+    /// widest subgroups last.
     #[expect(clippy::cast_possible_truncation, reason = "counts, which drivers give in any format")]
     pub(super) fn of(executables: &[Executable]) -> Self {
         let Some(program) = executables.last() else { return Self::default() };

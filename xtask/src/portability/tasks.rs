@@ -17,7 +17,7 @@ use super::report::{Answer, KernelRow, Offer};
 use super::texts::{Text, Texts};
 use super::worker::{Job, Worker};
 
-/// Number of kernels of a task: few enough to keep all processors busy to the end.
+/// Number of kernels per task. It is small, so that all processors stay busy to the end.
 const TASK: usize = 40;
 
 /// Devices whose compilers could not be fetched, with reasons.

@@ -93,7 +93,7 @@ impl Text {
         Ok(text)
     }
 
-    /// Whether standard WGSL has words for it, and the engine would choose it in a browser or under DirectX.
+    /// Whether standard WGSL can express the kernel, and the engine would choose it in a browser or under DirectX.
     pub(super) fn is_standard(&self) -> bool {
         self.hlsl_entry.is_some() && !self.named.variant.software
     }
@@ -103,7 +103,7 @@ fn bytes_of(spirv: &[u32]) -> Vec<u8> {
     spirv.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// All kernels, in a folder that ends with them.
+/// All kernels, in a folder that is removed when the value is dropped.
 #[derive(Debug)]
 pub(super) struct Texts {
     /// The kernels, by name.

@@ -69,7 +69,7 @@ fn say(value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The other process, started anew after a crash.
+/// The process that compiles, which is started anew after a crash.
 pub(super) struct Worker<F> {
     start: F,
     running: Option<Running>,
@@ -138,7 +138,7 @@ impl Running {
         self.hear()
     }
 
-    /// Hears a line of JSON. Drivers print there too.
+    /// Waits for the next line of JSON from the process. Skips other lines, which drivers print.
     fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
         loop {
             match self.lines.recv_timeout(PATIENCE) {

@@ -22,12 +22,13 @@ use super::{FEATURES, cargo};
 /// Number of programs that run at a time.
 const AT_A_TIME: usize = 2;
 
-/// Programs that take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the same
-/// kernels, and without a cache of shaders would both compile them if they began together.
+/// Programs that take longest, and therefore begin first: otherwise one of them would run alone at the end. The
+/// programs of the engine and of `models` do not begin together, because without a cache of shaders both would
+/// compile the same kernels.
 const LONGEST: [&str; 6] =
     ["xtask engine", "attn-kernels it", "models it", "pagoda it", "serve http", "dense-kernels it"];
 
-/// A message of cargo's; of most kinds, all that counts is that they are of no interest.
+/// A message of cargo. Most kinds of messages are ignored.
 #[derive(Deserialize)]
 struct CargoMessage {
     reason: String,
@@ -72,7 +73,7 @@ impl Program {
         Ok(Some(Self { name, path, folder }))
     }
 
-    /// Runs it with `variables`, and shows what it printed when it ends.
+    /// Runs the program with `variables`, and shows its output when it ends.
     fn run(&self, variables: &[(&str, String)]) -> Result<()> {
         eprintln!("running the tests of {}", self.name);
         let begin = Instant::now();
@@ -91,8 +92,8 @@ impl Program {
 /// A check that runs while test programs do.
 pub(crate) type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Builds every test program, then runs the programs, and at the same time `checks` and the examples in the documentation, one
-/// after the other: these are cargo's, which locks what it builds. Nothing begins after something that fails.
+/// Builds every test program, then runs the programs. At the same time, runs `checks` and the examples in the
+/// documentation one after the other, because cargo locks what it builds. Nothing begins after something that fails.
 ///
 /// # Errors
 ///

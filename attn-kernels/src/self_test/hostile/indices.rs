@@ -6,20 +6,20 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// A count, then that many ascending indices; the rest is not checked.
+    /// A count n, then n ascending indices; the words after them are not checked.
     List,
     /// Distinct indices, in any order.
     Different,
 }
 
-/// Rules for runs of `stride` words, each of which has indices below the run's limit.
+/// Rules for the indices in a buffer, which consists of runs of `stride` words.
 #[derive(Clone, Debug, Serialize)]
 pub struct Indices {
     /// Order of the indices of a run.
     pub order: Order,
     /// Number of words from one run to the next.
     pub stride: usize,
-    /// Limit of each run: its indices are below it.
+    /// Exclusive upper bound of the indices of each run.
     pub limits: Vec<u32>,
     /// Word that stands for the absence of an index.
     pub none: Option<u32>,

@@ -18,14 +18,14 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 /// Maximum number of bytes of all texts and lists of one rendering: the prompt, and all intermediate texts.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Maximum number of bytes of one text or list, which no conversation comes near. A text that grows piece by piece is refused
-/// before it is larger, other results may be once they are made.
+/// Maximum number of bytes of one text or list; no conversation comes near it. A text that grows piece by piece is
+/// refused before it exceeds the limit, other results possibly only after they are computed.
 const MAX_TEXT: usize = 64 << 20;
 
 /// Maximum number of instructions of one rendering: far more than any conversation needs.
 const FUEL: u64 = 10_000_000;
 
-/// Bytes of a list's element.
+/// Number of bytes that are charged for each element of a list.
 const ELEMENT_BYTES: usize = 24;
 
 /// Filters whose results may be at least as large as their arguments.
@@ -66,7 +66,7 @@ const OF_LISTS: [&str; 12] = [
     "zip",
 ];
 
-/// Instructions that are operators, and filters with names that no template can write to replace them.
+/// Operators, each with the filter that replaces it. The filters have names that no template can write.
 const OPERATORS: [(&str, &str); 3] = [("a + b", "+"), ("a * b", "*"), ("a[b:c:d]", "[:]")];
 
 /// Compiles a template with a name and a source.
@@ -103,7 +103,8 @@ pub(super) fn render(
     Ok(text)
 }
 
-/// Replaces operators that make texts by filters. Returns the length of the longest literal text.
+/// Replaces operators with filters that charge the budget for the texts that they make. Returns the length of the
+/// longest literal text.
 fn charge_operators(instructions: &mut Instructions<'_>) -> usize {
     let filter = |name, arguments| Instruction::ApplyFilter(name, Some(arguments), u8::MAX);
     let mut literal = 0;
@@ -121,7 +122,7 @@ fn charge_operators(instructions: &mut Instructions<'_>) -> usize {
     literal
 }
 
-/// Bytes that a rendering may still use, shared by clones.
+/// Number of bytes that a rendering may still use; clones share it.
 #[derive(Clone)]
 struct Budget(Arc<AtomicUsize>);
 
@@ -130,7 +131,7 @@ impl Budget {
         self.charge_piece(0, bytes)
     }
 
-    /// Charges what is added to a text of `length` bytes.
+    /// Charges `bytes` bytes that are added to a text of `length` bytes.
     fn charge_piece(&self, length: usize, bytes: usize) -> Result<(), Error> {
         if length.saturating_add(bytes) > MAX_TEXT {
             let needs = format!("one text or list would need more than {MAX_TEXT} bytes");
@@ -143,7 +144,7 @@ impl Budget {
         left.map(drop).map_err(spent)
     }
 
-    /// Returns the text of values, one after the other.
+    /// Returns the concatenated text of values.
     fn text(&self, values: &[&Value]) -> Result<String, Error> {
         let mut text = Text { budget: self, text: String::new() };
         let written = values.iter().try_for_each(|value| write!(text, "{value}"));

@@ -18,7 +18,7 @@ pub struct Quantized {
     pub(super) checkpoint: Checkpoint,
     pub(super) to: Dtype,
     tied: bool,
-    /// Whether input features come first in tensors of all experts.
+    /// Whether input features precede output features in tensors that hold all experts.
     experts_transposed: bool,
 }
 
@@ -83,7 +83,7 @@ impl Quantized {
         Tensor { data: by_rows.into(), ..self.outlined(role, tensor, dtype) }
     }
 
-    /// Returns a quantised tensor without data.
+    /// Returns the tensor with the type and shape that it has when it is quantised, but without data.
     fn outlined<'t>(&self, role: Role, tensor: Tensor<'t>, dtype: Dtype) -> Tensor<'t> {
         let mut shape = tensor.shape;
         if self.transposes(role) {
@@ -94,7 +94,7 @@ impl Quantized {
     }
 }
 
-/// Returns llama.cpp's type for rows that are not whole blocks of 256.
+/// Returns the type that llama.cpp uses in place of `dtype` for rows that are not whole blocks of 256.
 fn substitute(dtype: Dtype) -> Option<Dtype> {
     match dtype {
         Dtype::Q4_K => Some(Dtype::Q5_0),
@@ -159,7 +159,7 @@ fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
     [Role::Embed, Role::LmHead].into_iter().chain((0..config.num_layers).flat_map(layer))
 }
 
-/// Callback for each part that is made.
+/// Callback for each quantised part of a tensor.
 type Made<'a> = &'a (dyn Fn(Size) + Sync);
 
 /// Number of bytes of rows between reports.
@@ -174,7 +174,7 @@ fn quantize_rows(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     })
 }
 
-/// Quantises the columns of the last two extents, each of which becomes a row.
+/// Quantises the columns of matrices, the last two extents; each column becomes a row.
 fn quantize_columns(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     let [width, columns] = [tensor.shape[tensor.shape.len() - 2], tensor.shape[tensor.shape.len() - 1]];
     let bytes = tensor.dtype.block_bytes();

@@ -3,8 +3,8 @@
 use super::latent::check;
 use super::{ConfigError, DecoderConfig, Rope};
 
-/// Attention over one vector per token that is key and value of all heads: tokens of a window directly, older ones
-/// through entries that compressors make of several tokens.
+/// Attention in which one vector per token is the key and the value of all heads. A query attends directly to the
+/// tokens of a window, and to older tokens through entries, each of which a compressor makes of several tokens.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct CompressedConfig {
@@ -42,8 +42,8 @@ impl CompressedConfig {
 pub struct Compressor {
     /// Number of tokens from one entry to the next.
     pub ratio: u32,
-    /// Whether an entry is made of two windows of `ratio` tokens and an indexer selects the entries of a query (C4A);
-    /// otherwise it is made of one window, and all entries are attended (C128A).
+    /// Whether an indexer selects the entries of a query, and each entry is made of two windows of `ratio` tokens
+    /// (C4A). Otherwise, each entry is made of one window, and all entries are attended (C128A).
     pub indexed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Compressor {
         1 + u32::from(self.indexed)
     }
 
-    /// Returns the number of tokens of an entry.
+    /// Returns the number of tokens that an entry is made of.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.windows() * self.ratio

@@ -51,12 +51,14 @@ pub struct LogitScore {
     /// Token that says that the document is relevant, such as "yes".
     #[serde(rename = "true_token_id")]
     pub relevant: u32,
-    /// Token that says that the document is not relevant, such as "no". Without it, the score is the other token's logit.
+    /// Token that says that the document is not relevant, such as "no". Without it, the score is the logit of the
+    /// `relevant` token.
     #[serde(default, rename = "false_token_id")]
     pub irrelevant: Option<u32>,
 }
 
-/// Lengths of the leading parts of embeddings that are embeddings too, by Matryoshka representation learning.
+/// Lengths to which embeddings may be cut: the leading parts are embeddings too, by Matryoshka representation
+/// learning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lengths {
     /// The full length alone.
@@ -67,7 +69,7 @@ pub enum Lengths {
     Any,
 }
 
-/// A step of Sentence Transformers.
+/// A module of a Sentence Transformers pipeline.
 #[derive(Deserialize)]
 struct Module {
     path: String,
@@ -76,12 +78,13 @@ struct Module {
 }
 
 impl Module {
-    /// Name of the class without its modules.
+    /// Name of the module's class, without the Python modules that contain the class.
     fn class(&self) -> &str {
         self.class.rsplit('.').next().unwrap_or_default()
     }
 
-    /// The folder with its configuration. It comes from the checkpoint, and must not leave the checkpoint's folder.
+    /// Folder of the module's configuration. The path comes from the checkpoint, and must not lead out of the
+    /// checkpoint's folder.
     fn folder(&self) -> Result<String, ConfigError> {
         let stays = Path::new(&self.path).file_name().is_some_and(|name| name == self.path.as_str());
         if stays { Ok(self.path.clone()) } else { Err(self.unsupported()) }
@@ -101,7 +104,8 @@ struct Matryoshka {
     matryoshka_dimensions: Option<Vec<u32>>,
 }
 
-/// Embeddings of a folder: `config.json`, and what Sentence Transformers add. Without that, the last token's hidden state.
+/// Reads the embeddings of a folder from `config.json` and from the files of Sentence Transformers. Without these
+/// files, an embedding is the last token's hidden state.
 pub(crate) fn of_hf_dir(dir: &Path) -> Result<Embedding, ConfigError> {
     let Matryoshka { is_matryoshka, matryoshka_dimensions } = json(dir, "config.json")?.unwrap_or_default();
     let lengths = match matryoshka_dimensions.filter(|lengths| !lengths.is_empty()) {
@@ -124,7 +128,7 @@ pub(crate) fn of_hf_dir(dir: &Path) -> Result<Embedding, ConfigError> {
     Ok(Embedding { pooling, lengths, stated })
 }
 
-/// Tokens of a reranker in a folder: the module `LogitScore`, if `modules.json` has one.
+/// Reads the tokens of a reranker from the module `LogitScore`; `None` if `modules.json` has no such module.
 pub(crate) fn logit_score(dir: &Path) -> Result<Option<LogitScore>, ConfigError> {
     let modules = modules(dir)?;
     let Some(score) = modules.iter().find(|module| module.class() == "LogitScore") else { return Ok(None) };
@@ -135,12 +139,12 @@ pub(crate) fn logit_score(dir: &Path) -> Result<Option<LogitScore>, ConfigError>
     Ok(Some(serde_json::from_str(&read(dir, &format!("{}/config.json", score.folder()?))?)?))
 }
 
-/// Steps of Sentence Transformers; none without `modules.json`.
+/// Reads the modules of the Sentence Transformers pipeline; empty without `modules.json`.
 fn modules(dir: &Path) -> Result<Vec<Module>, ConfigError> {
     Ok(json(dir, "modules.json")?.unwrap_or_default())
 }
 
-/// Pooling by the fields of a module: one field `pooling_mode`, or one of several fields that is true.
+/// Reads the pooling from the fields of a module: the field `pooling_mode`, or several flags, one of which is true.
 fn of_fields(name: &str, fields: &BTreeMap<String, Value>) -> Result<Pooling, ConfigError> {
     let set = fields.iter().filter(|(_, value)| **value == Value::Bool(true));
     let mut modes: Vec<&str> = set.filter_map(|(key, _)| key.strip_prefix("pooling_mode_")).collect();
@@ -155,7 +159,8 @@ fn of_fields(name: &str, fields: &BTreeMap<String, Value>) -> Result<Pooling, Co
     }
 }
 
-/// Embeddings of a GGUF file: by `pooling_type`, else the last token's hidden state.
+/// Reads the embeddings of a GGUF file from `pooling_type`. Without this key, an embedding is the last token's hidden
+/// state.
 pub(crate) fn of_gguf(file: &Gguf) -> Result<Embedding, ConfigError> {
     let key = format!("{}.pooling_type", file.str("general.architecture")?.unwrap_or_default());
     let kind = file.u32(&key)?;
@@ -172,7 +177,7 @@ pub(crate) fn of_gguf(file: &Gguf) -> Result<Embedding, ConfigError> {
     Ok(Embedding { pooling, lengths: Lengths::Whole, stated: kind.is_some_and(|kind| kind != 0) })
 }
 
-/// Embeddings of a checkpoint that states nothing.
+/// Embeddings of a checkpoint that does not state its pooling.
 pub(crate) const fn unstated() -> Embedding {
     Embedding { pooling: Pooling::Last, lengths: Lengths::Whole, stated: false }
 }

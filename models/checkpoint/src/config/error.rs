@@ -57,7 +57,7 @@ pub enum ConfigError {
     Family {
         /// `model_type` or `general.architecture`.
         found: String,
-        /// The ones implemented in this format.
+        /// Names of the families that are implemented in this format.
         known: Vec<&'static str>,
     },
     /// A field would change the result and is not implemented.

@@ -42,7 +42,7 @@ macro_rules! families {
             /// Every family.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns what its checkpoints state.
+            /// Returns the family as its checkpoints describe it.
             pub(crate) fn spec(self) -> &'static Spec {
                 match self {
                     $(Self::$variant => &$module::SPEC,)*
@@ -99,7 +99,7 @@ pub(crate) struct Spec {
     pub(super) hf: Option<Hf>,
     /// The family's metadata in GGUF files, if supported.
     pub(super) gguf: Option<Gguf>,
-    /// Whether a tensor of safetensors is ignored, because it belongs to layers that draft tokens.
+    /// Function that says whether a tensor of safetensors is ignored, because it belongs to layers that draft tokens.
     pub(crate) unread: fn(&DecoderConfig, &str) -> bool,
 }
 

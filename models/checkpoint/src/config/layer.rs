@@ -6,7 +6,7 @@ pub use kvblock::Reach;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct LayerConfig {
-    /// Mask of its queries.
+    /// Mask of the layer's queries.
     pub reach: Reach,
     /// Whether queries and keys are rotated by their position.
     pub rotary: bool,
@@ -77,7 +77,7 @@ pub struct Temperature {
     pub attn_scale: f64,
     /// Number of the first position: 0 or 1.
     pub first: u32,
-    /// Whether the norm also applies to layers with rope.
+    /// Whether the query scale also applies to layers with rope.
     pub all_layers: bool,
 }
 

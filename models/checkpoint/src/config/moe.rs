@@ -60,7 +60,7 @@ impl MoeConfig {
 /// Maximum number of experts of a layer: a workgroup holds the scores of a row.
 const MAX_EXPERTS: u32 = 1024;
 
-/// Maximum number of experts of a row.
+/// Maximum number of experts that a row is routed to.
 const MAX_TOP: u32 = 64;
 
 /// Rule that turns router logits into experts and weights.

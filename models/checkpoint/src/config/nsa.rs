@@ -6,7 +6,8 @@ use super::ConfigError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct NsaConfig {
-    /// Number of tokens of a block, whose keys and values have a mean, and which is selected as a whole.
+    /// Number of tokens of a block. Attention reads the means of each block's keys and values, and selects whole
+    /// blocks.
     pub block_size: u32,
     /// Maximum number of blocks that a query attends in full, including the [always selected](Self::FORCED) ones.
     pub block_counts: u32,
@@ -17,11 +18,11 @@ pub struct NsaConfig {
 impl NsaConfig {
     /// Number of gated branches per head.
     pub const BRANCHES: u32 = 3;
-    /// First blocks that every query selects.
+    /// Number of blocks at the start of the sequence that every query selects.
     pub const INIT_BLOCKS: u32 = 1;
-    /// Last blocks that every query selects: its own and the one before.
+    /// Number of last blocks that every query selects: its own and the one before.
     pub const LOCAL_BLOCKS: u32 = 2;
-    /// Number of blocks that every query selects, if there are that many.
+    /// Number of blocks that every query selects, if the sequence has as many.
     pub const FORCED: u32 = Self::INIT_BLOCKS + Self::LOCAL_BLOCKS;
 
     /// Attention to `block_counts` selected blocks of `block_size` tokens, and to a window of `window_size` tokens.
@@ -36,8 +37,8 @@ impl NsaConfig {
         self.block_counts * self.block_size
     }
 
-    /// Returns the tokens per block of the KV cache, given `wanted`: the largest power of two up to it that divides the
-    /// attention's blocks.
+    /// Returns the number of tokens per block of the KV cache: the largest power of two, at most `wanted`, that
+    /// divides the attention's block size.
     #[must_use]
     pub fn cache_block(&self, wanted: u32) -> u32 {
         wanted.min(1 << self.block_size.trailing_zeros())

@@ -52,7 +52,7 @@ pub enum RopeScaling {
     Yarn {
         /// Divisor of the low frequencies.
         factor: f64,
-        /// Tokens of the original training context.
+        /// Number of tokens of the original training context.
         original_context: f64,
         /// Pairs with more rotations than this within the original context are kept.
         beta_fast: f64,
@@ -65,8 +65,9 @@ pub enum RopeScaling {
     },
     /// Divisors given one by one, `[rotary_dims / 2]`: how GGUF files store Llama 3.1 scaling.
     Factors(Vec<f32>),
-    /// LongRoPE (Ding et al., 2024): two sets of divisors. Cached keys cannot change theirs when a text grows, so
-    /// [`DecoderConfig::for_longest`](super::DecoderConfig::for_longest) selects a set for all sequences.
+    /// LongRoPE (Ding et al., 2024): two sets of divisors. Cached keys keep the divisors that they were rotated with
+    /// when a text grows, so [`DecoderConfig::for_longest`](super::DecoderConfig::for_longest) selects one set for
+    /// all sequences.
     Long {
         /// Divisors for the configured context, `[rotary_dims / 2]`.
         factors: Vec<f32>,
@@ -195,9 +196,9 @@ impl Rope {
 }
 
 impl DecoderConfig {
-    /// Returns the configuration for sequences of at most `tokens` tokens. With LongRoPE, the short factors apply if these fit
-    /// into the original training context, which then becomes the context length. transformers decides by the length of a text,
-    /// llama.cpp by that of a context.
+    /// Returns the configuration for sequences of at most `tokens` tokens. With LongRoPE, the short factors apply if
+    /// such sequences fit into the original training context, which then becomes the context length. transformers
+    /// decides by the length of a text, llama.cpp by that of a context.
     #[must_use]
     pub fn for_longest(mut self, tokens: u64) -> Self {
         if let RopeScaling::Long { factors, short, .. } = &mut self.rope.scaling

@@ -15,7 +15,8 @@ impl DecoderConfig {
         role.shape(self).iter().map(|n| *n as usize).collect()
     }
 
-    /// Returns all tensors that a decoder of this configuration reads, with single experts. O(layers * experts).
+    /// Returns all tensors that a decoder of this configuration reads, with a tensor for each expert. O(layers *
+    /// experts).
     #[must_use]
     pub fn tensors(&self) -> Vec<Role> {
         Role::all(self)
@@ -75,7 +76,7 @@ impl DecoderConfig {
         self.compressed.as_ref().expect("the configuration has compressed entries")
     }
 
-    /// Number of elements between the two output projections by groups.
+    /// Number of elements, over all groups of heads, between the two halves of the output projection.
     pub(crate) fn group_width(&self) -> u32 {
         self.entries().output_groups * self.entries().output_rank
     }
@@ -112,7 +113,8 @@ impl DecoderConfig {
         self.hyper.as_ref().expect("the configuration has several streams")
     }
 
-    /// Returns the shape of a part of the mix around attention or MLP, which has factors for weights, gates and pairs of streams.
+    /// Returns the shape of a part of the mix around attention or MLP. Weights, gates and pairs of streams each have
+    /// a factor of their own.
     pub(crate) fn block_mix_shape(&self, part: HyperPart) -> Vec<u32> {
         let mixes = self.streams().block_mixes();
         match part {

@@ -17,7 +17,7 @@ const MAX_MATCH: usize = 50;
 pub struct Dry {
     /// Penalty of a match of `allowed_length`; 0 is off.
     pub multiplier: f32,
-    /// Factor for each further token.
+    /// Factor on the penalty for each token of a match beyond `allowed_length`.
     pub base: f32,
     /// Number of tokens of the shortest match that is penalised.
     pub allowed_length: u32,
@@ -29,7 +29,8 @@ pub struct Dry {
 }
 
 impl Dry {
-    /// No penalty, and otherwise the published values without breakers: a base of 1.75 from two tokens on.
+    /// No penalty. All other parameters have the published values, but there are no breakers: the base is 1.75, and
+    /// matches have at least two tokens.
     pub const OFF: Self = Self {
         multiplier: 0.0,
         base: 1.75,

@@ -11,10 +11,10 @@ pub struct Sample<'a> {
     pub slice: usize,
     /// Temperature, filters and noise.
     pub spec: Spec,
-    /// Masks, biases and penalties that are applied before.
+    /// Masks, biases and penalties that are applied to the logits before temperature and filters.
     pub adjust: LogitAdjustments<'a>,
-    /// Number of the likeliest tokens whose log-probabilities are returned together with its own, at most
-    /// [`MAX_TOP`](super::MAX_TOP); `None` for no log-probabilities.
+    /// Number of the likeliest tokens whose log-probabilities are returned together with that of the sampled token,
+    /// at most [`MAX_TOP`](super::MAX_TOP); `None` for no log-probabilities.
     pub log_probs: Option<u32>,
 }
 

@@ -37,8 +37,8 @@ impl Sampler {
         &self.sampling
     }
 
-    /// Whether the sample after the next one is known before the next token is: without penalties on what was sampled, and once
-    /// the next token may end the output.
+    /// Whether the sample after the next one can be specified before the next token is known: no penalty depends on
+    /// sampled tokens, and the next token may end the output.
     #[must_use]
     pub fn is_predictable(&self) -> bool {
         let Sampling { penalties, dry, min_tokens, .. } = &self.sampling;
@@ -62,8 +62,8 @@ impl Sampler {
         self.dry_bias = (!penalties.is_empty()).then(|| self.sampling.logit_bias.less(&penalties));
     }
 
-    /// Returns the sample of the next token, at `position` of the sequence, after the last row of the step's slice `slice`; only
-    /// of the tokens in `allowed`, if there is a mask.
+    /// Returns the sample of the token at `position` of the sequence, after the last row of the step's slice `slice`.
+    /// If there is a mask `allowed`, only its tokens may be sampled.
     #[must_use]
     pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<Allowed<'a>>) -> Sample<'a> {
         let holds_back = self.output_tokens < self.sampling.min_tokens;

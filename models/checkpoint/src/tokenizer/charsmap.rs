@@ -71,7 +71,7 @@ impl Charsmap {
         Ok(())
     }
 
-    /// `text` with the longest entry at every place replaced. O(bytes * longest entry).
+    /// Returns `text` with the longest matching entry at each position replaced. O(bytes * longest entry).
     fn apply(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -109,7 +109,7 @@ fn offset(unit: usize) -> usize {
     (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }
 
-/// Returns the byte that leads to a unit; results have more than a byte.
+/// Returns the byte that leads to a unit. For a unit that holds a result, the number is larger than any byte.
 fn label(unit: usize) -> usize {
     unit & (1 << 31 | 0xFF)
 }
@@ -118,7 +118,7 @@ fn has_text(unit: usize) -> bool {
     unit >> 8 & 1 == 1
 }
 
-/// Returns the position of a result in the texts.
+/// Returns the position in the texts of the result that a unit holds.
 fn place(leaf: usize) -> usize {
     leaf & 0x7FFF_FFFF
 }

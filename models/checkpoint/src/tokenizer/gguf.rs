@@ -188,7 +188,8 @@ impl Tokenizer {
     }
 }
 
-/// Creates byte-level BPE, and says whether texts have a start if the file does not state it.
+/// Creates a tokenizer with byte-level BPE. Also returns whether texts begin with a start token, if the file does not
+/// state it.
 fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, bool), TokenizerError> {
     let missing = |key: &str| GgufError::MissingKey { key: key.to_owned() };
     let pre = Pre::named(file.str("tokenizer.ggml.pre")?.ok_or_else(|| missing("tokenizer.ggml.pre"))?)?;
@@ -218,7 +219,7 @@ fn pairs(merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
     merges.iter().enumerate().map(pair).collect()
 }
 
-/// Returns the tokens that are searched in text before anything else; control tokens are the special ones.
+/// Returns the tokens that are searched for in a text before anything else; control tokens are the special ones.
 fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, TokenizerError> {
     let Some(types) = token_types(file, tokens)? else { return Ok(Vec::new()) };
     let added = tokens.iter().zip(types).filter_map(|(token, kind)| match kind {

@@ -20,7 +20,7 @@ pub(super) const BLANK: &str = "\u{2581}";
 
 const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Creates everything but added tokens and the edges of a text.
+/// Creates the tokenizer without added tokens, and without the tokens at the edges of a text.
 pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let scores = scores(file, tokens)?;
     let types = token_types(file, tokens)?.unwrap_or_else(|| vec![token_type::NORMAL; tokens.len()]);
@@ -56,7 +56,7 @@ pub(super) fn scores<'f>(file: &'f Gguf, tokens: &[String]) -> Result<&'f [f64],
     }
 }
 
-/// Returns the token for unknown characters: one of that type, or one named by a key.
+/// Returns the token for unknown characters: the token of type "unknown", or the token that a key names.
 pub(super) fn unknown(
     file: &Gguf,
     tokens: &[String],

@@ -46,7 +46,8 @@ pub enum Dtype {
     F8_E4M3,
     /// 256 elements: f16 `d`, 32 bytes of places in a codebook of 8 ternary coordinates, 8 words of high bits and scales.
     IQ1_S,
-    /// 256 elements: 32 bytes of places in that codebook, 16 bytes of high bits, 8 bytes of scales, whose tops are f16 `d`.
+    /// 256 elements: 32 bytes of places in the codebook of `IQ1_S`, 16 bytes of high bits, 8 bytes of scales, whose
+    /// tops are f16 `d`.
     IQ1_M,
     /// 256 elements: f16 `d`, 8 times four places in a codebook of 8 coordinates and a word of signs and scale.
     IQ2_XXS,
@@ -102,8 +103,8 @@ impl Dtype {
         Self::Q8_K,
     ];
 
-    /// Returns the types that a tensor of a file may have by itself; fp8 is not one, as its blocks are made from codes and
-    /// scales.
+    /// Returns the types that a tensor of a file may have by itself. F8_E4M3 is not among them, because its blocks
+    /// are made from codes and scales.
     pub fn in_files() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|dtype| *dtype != Self::F8_E4M3).chain(Self::CONVERTED)
     }
@@ -146,7 +147,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one block; the element size for the plain types.
+    /// Number of bytes of one block; for plain types, the size of an element.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -177,7 +178,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of `elems` elements, or `None` if they do not fill whole blocks or the size overflows.
+    /// Number of bytes of `elems` elements; `None` if the elements do not fill whole blocks or the size overflows.
     pub const fn bytes_for(self, elems: usize) -> Option<usize> {
         if !elems.is_multiple_of(self.block_elems()) {
             return None;
@@ -185,7 +186,7 @@ impl Dtype {
         (elems / self.block_elems()).checked_mul(self.block_bytes())
     }
 
-    /// The name that ggml and GGUF tools print, or safetensors.
+    /// The type's name as ggml and GGUF tools print it, or its name in safetensors files.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()

@@ -16,7 +16,7 @@ pub use self::{
 };
 use super::{Dtype, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
 
-/// An open GGUF file, or the files of one model that is split.
+/// An open GGUF file, or all open files of a model that is split into several.
 #[derive(Debug)]
 pub struct Gguf {
     path: std::path::PathBuf,
@@ -39,9 +39,9 @@ pub struct GgufTensor {
     pub type_id: u32,
     /// The storage type, if it is implemented.
     pub dtype: Option<Dtype>,
-    /// Index of the file that holds the tensor, in a split model.
+    /// Index of the file that holds the tensor; 0 unless the model is split into several files.
     file: usize,
-    /// Range of the data in the file; empty if the type, and with it the size, is unknown.
+    /// Range of the tensor's data in the file; empty if the storage type is unknown, as the size is unknown then.
     range: Range<usize>,
 }
 
@@ -53,8 +53,8 @@ impl GgufTensor {
 }
 
 impl Gguf {
-    /// Maps `path` and reads its header. Of a model in several files, `NAME-00001-of-00003.gguf`, all are opened; `path` may name
-    /// any. O(headers).
+    /// Maps `path` and reads its header. If the model is split into files such as `NAME-00001-of-00003.gguf`, `path` may
+    /// name any of them, and all are opened. O(headers).
     ///
     /// # Errors
     /// [`WeightError::Io`] and [`WeightError::Gguf`].
@@ -81,7 +81,7 @@ impl Gguf {
         Ok(Self { path: path.into(), files: vec![bytes], version, metadata, tensors, by_key, by_name })
     }
 
-    /// The whole file, or all files of a split model.
+    /// Contents of the file, or of each file of a split model.
     pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
         self.files.iter().map(|file| &**file)
     }

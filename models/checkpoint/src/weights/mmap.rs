@@ -14,7 +14,7 @@ pub(super) enum Bytes {
 }
 
 impl Bytes {
-    /// Maps `path` read-only. An empty file returns no bytes, since some systems refuse to map nothing.
+    /// Maps `path` read-only. An empty file is not mapped, since some systems refuse that, and has no bytes.
     pub(super) fn map(path: &Path) -> Result<Self, WeightError> {
         let io = |source| WeightError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;

@@ -14,7 +14,8 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Returns the name of `role`, or `None` if the format has no such tensor. If families differ, it is the most common one.
+    /// Returns the name of `role`; `None` if the format has no such tensor. If model families use different names,
+    /// returns the most common one.
     pub fn name(self, role: Role) -> Option<String> {
         self.names(role).next()
     }

@@ -3,9 +3,9 @@
 /// A tensor of a compressor, for vectors of `dim` elements and `windows` windows per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressorPart {
-    /// Values to sum, `[windows * dim, hidden_size]`.
+    /// Projection to the values that an entry sums, `[windows * dim, hidden_size]`.
     Kv,
-    /// Logits of the weights of that sum, in the same shape.
+    /// Projection to the logits of the weights in an entry's sum, in the shape of `Kv`.
     Gate,
     /// Bias of the logits by position in a window, `[ratio, windows * dim]`.
     Bias,

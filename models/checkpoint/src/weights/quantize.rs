@@ -30,7 +30,7 @@ pub fn quantize(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     out
 }
 
-/// Quantises `values` to `dtype` into `out`, which has exactly as many bytes as they take.
+/// Quantises `values` to blocks of `dtype`, and writes them to `out`, which has exactly the size of the blocks.
 pub(crate) fn quantize_into(dtype: Dtype, values: &[f32], out: &mut [u8]) {
     let block: fn(&[f32], &mut [u8]) = match dtype {
         Dtype::Q8_0 => q8_0,
@@ -58,14 +58,15 @@ fn scale_at(dtype: Dtype) -> usize {
     if dtype == Dtype::Q6_K { 208 } else { 0 }
 }
 
-/// Writes codes as nibbles, two per byte: codes of the first half of the elements are the low ones.
+/// Writes codes as nibbles, two per byte: the first half of the elements in the low nibbles, the second half in the
+/// high ones.
 fn put_nibbles(out: &mut [u8], codes: impl Fn(usize) -> u8) {
     for (i, byte) in out[..16].iter_mut().enumerate() {
         *byte = codes(i) & 0xF | (codes(i + 16) & 0xF) << 4;
     }
 }
 
-/// Writes codes of five bits: their fifth bits in four bytes, then nibbles.
+/// Writes codes of five bits: first the fifth bits of all codes in four bytes, then the low four bits as nibbles.
 fn put_five_bits(out: &mut [u8], codes: impl Fn(usize) -> u8) {
     let fifth = (0..32).fold(0_u32, |bits, i| bits | u32::from(codes(i) >> 4 & 1) << i);
     out[..4].copy_from_slice(&fifth.to_le_bytes());
@@ -82,8 +83,9 @@ fn q8_0(x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Returns the codes for one scale per block; the number farthest from zero gets `-half`. Multiplication and addition are rounded
-/// separately, which decides the many f16 numbers halfway between two codes.
+/// Writes the scale of a block, and returns the codes. The number farthest from zero has the code of `-half`.
+/// Multiplication and addition are rounded separately, which decides between two codes for the many f16 numbers
+/// halfway between them.
 fn one_scale(x: &[f32], half: u8, out: &mut [u8]) -> [u8; 32] {
     let farthest = x.iter().fold(0.0_f32, |max, x| if x.abs() > max.abs() { *x } else { max });
     let scale = farthest / -f32::from(half);
@@ -92,7 +94,7 @@ fn one_scale(x: &[f32], half: u8, out: &mut [u8]) -> [u8; 32] {
     std::array::from_fn(|i| code(x[i] * inverse + (f32::from(half) + 0.5), 2 * half - 1))
 }
 
-/// Returns the codes for a scale and a minimum per block.
+/// Writes the scale and the minimum of a block, and returns the codes.
 fn scale_and_minimum(x: &[f32], max: u8, out: &mut [u8]) -> [u8; 32] {
     let low = x.iter().copied().fold(f32::INFINITY, f32::min);
     let high = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);

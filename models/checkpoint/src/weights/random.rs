@@ -28,7 +28,7 @@ use crate::{CompressorPart, DecoderConfig};
 pub struct RandomWeights {
     spec: RandomSpec,
     tensors: BTreeMap<String, Role>,
-    /// Random blocks of each type, `[Dtype::ALL]`.
+    /// Random blocks of each type, in the order of `Dtype::ALL`.
     slabs: [OnceLock<Slab>; Dtype::ALL.len()],
 }
 
@@ -52,7 +52,7 @@ impl RandomWeights {
         &self.spec
     }
 
-    /// Bytes of all tensors. O(tensors).
+    /// Number of bytes of all tensors. O(tensors).
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let of_tensor = |role: &Role| {
@@ -76,7 +76,7 @@ impl RandomWeights {
         Tensor { data, ..outline }
     }
 
-    /// Gives all rows of an embedding the first blocks of the first row.
+    /// Copies the first blocks of an embedding's first row to all other rows.
     fn make_alike(&self, dtype: Dtype, embedding: &mut [u8]) {
         let blocks = self.spec.config.hidden_size as usize / dtype.block_elems();
         let row = blocks * dtype.block_bytes();
@@ -132,7 +132,7 @@ fn is_exact(role: Role) -> bool {
     )
 }
 
-/// Returns the single value of tensors that are not random.
+/// Returns the value of all elements of a tensor that is not random; `None` for random tensors.
 fn constant(role: Role) -> Option<f32> {
     match role {
         Role::FinalNorm

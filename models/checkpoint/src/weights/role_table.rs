@@ -3,10 +3,10 @@
 use super::{CompressorPart, HyperPart};
 use crate::DecoderConfig;
 
-/// Names of a role, without the prefix of its layer. Braces are replaced by numbers of experts.
+/// Names of a role, without the prefix of its layer. `{}` stands for the number of an expert.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Names {
-    /// The layer, if the tensor is of one.
+    /// The layer that the tensor belongs to; `None` if it belongs to none.
     pub(super) layer: Option<u32>,
     /// Names in safetensors, the commonest first.
     pub(super) hf: &'static [&'static str],
@@ -75,7 +75,8 @@ macro_rules! roles {
             shape: $shape:expr, $(read: $read:expr,)? $(routed: $routed:expr,)?
         }
     )*}) => {
-        /// Role of a tensor, independent of the file that holds it. The number is the layer, from 0.
+        /// Role of a tensor, independent of the file that holds it. The first number of a role, if it has any, is its layer,
+        /// from 0.
         ///
         /// Matrices are `[out_features, in_features]`, so `y = W x`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +101,7 @@ macro_rules! roles {
                 }
             }
 
-            /// Extents in a configuration that has the tensor.
+            /// Extents of the tensor, in a configuration that has it.
             pub(crate) fn shape(self, $c: &DecoderConfig) -> Vec<u32> {
                 match self {
                     $(Self::$model $(($mof))? => $mshape.to_vec(),)*
@@ -108,7 +109,7 @@ macro_rules! roles {
                 }
             }
 
-            /// Whether a decoder of a configuration reads the tensor.
+            /// Whether a decoder with the given configuration reads the tensor.
             fn is_read(self, $c: &DecoderConfig) -> bool {
                 match self {
                     $(Self::$model $(($mof))? => false $(|| $mread)?,)*
@@ -125,7 +126,7 @@ macro_rules! roles {
                 }
             }
 
-            /// All tensors that a decoder of a configuration reads.
+            /// All tensors that a decoder with the given configuration reads.
             pub(crate) fn all(config: &DecoderConfig) -> Vec<Self> {
                 let mut roles = Vec::new();
                 $(roles.extend(every!(config, $model $(, $mtype)?));)*

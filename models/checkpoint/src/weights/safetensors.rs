@@ -44,7 +44,7 @@ pub(super) struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    /// All elements, if they are plain floats or powers of two.
+    /// All elements as f32, if they are plain floats or powers of two; `None` otherwise.
     pub(super) fn to_f32(self) -> Option<Vec<f32>> {
         if self.dtype == StDtype::F8_E8M0 {
             return Some(self.data.iter().map(|e| super::dequant::e8m0(*e)).collect());
@@ -54,7 +54,7 @@ impl Stored<'_> {
         Some(out)
     }
 
-    /// All elements, if they are integers.
+    /// All elements as i64, if they are integers; `None` otherwise.
     pub(super) fn to_i64(self) -> Option<Vec<i64>> {
         match self.dtype {
             StDtype::I64 => Some(self.data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
@@ -66,7 +66,7 @@ impl Stored<'_> {
     }
 }
 
-/// The type of plain floats.
+/// The storage type, if it is one of plain floats; `None` otherwise.
 fn plain(dtype: StDtype) -> Option<Dtype> {
     match dtype {
         StDtype::F32 => Some(Dtype::F32),
@@ -90,12 +90,12 @@ struct Index {
 }
 
 impl Safetensors {
-    /// The files, whole, in the order of the shard index.
+    /// Contents of each file, in the order of the shard index.
     pub(crate) fn shards(&self) -> impl Iterator<Item = &[u8]> {
         self.shards.iter().map(|shard| &shard[..])
     }
 
-    /// Maps the weights of `path`: a `.safetensors` file, or a directory that holds one or a shard index.
+    /// Maps the weights of `path`: a `.safetensors` file, or a directory with a single such file or a shard index.
     ///
     /// # Errors
     /// Any [`WeightError`] except those of single tensors.
@@ -206,7 +206,7 @@ impl Safetensors {
         Some(Stored { dtype: entry.dtype, shape: &entry.shape, data: self.bytes(entry) })
     }
 
-    /// Returns the tensor `name`, which is stored in parts.
+    /// Returns the tensor `name` if it is stored in parts; `None` otherwise.
     fn in_parts(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
         let parts = Parts { quantization: self.quantization, file: self };
         match parts.packed(name)? {
@@ -219,7 +219,7 @@ impl Safetensors {
         &self.shards[entry.shard][entry.range.clone()]
     }
 
-    /// The MXFP4 tensor stored as `name_blocks` and `name_scales`, if both are there as bytes.
+    /// The MXFP4 tensor stored as `name_blocks` and `name_scales`; `None` unless both exist and hold bytes.
     fn mxfp4(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
         let part = |suffix| self.tensors.get(&format!("{name}{suffix}")).filter(|e| e.dtype == StDtype::U8);
         let (Some(blocks), Some(scales)) = (part("_blocks"), part("_scales")) else { return Ok(None) };

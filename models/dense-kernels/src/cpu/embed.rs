@@ -3,8 +3,8 @@
 use crate::Tensor;
 use crate::kernel::embed::EmbedParams;
 
-/// Writes rows of the matrix `[vocab, width]`, one per token, times a factor, to `out` `[rows, width]`. Rows of
-/// tokens outside the shard `first..first + cols` are left as they are.
+/// Writes the row of each token in `matrix` `[vocab, width]`, times a factor, to `out` `[rows, width]`. Output rows
+/// whose tokens are outside the shard `first..first + cols` are left as they are.
 ///
 /// # Panics
 /// When a token of the shard is not in the matrix.

@@ -4,8 +4,8 @@ use super::f32_of;
 use crate::Activation;
 use crate::kernel::glu::GluParams;
 
-/// Computes `out = activation(gate) * up` of rows `[gate, up]` of `x`. `weights` multiply both first; `biases`, by
-/// the expert of each row, are added.
+/// Computes `out = activation(gate) * up` from the rows `[gate, up]` of `x`. First, gate and up are multiplied by the
+/// row's weight, if there are `weights`, and then the biases of the row's expert are added, if there are `biases`.
 pub fn glu(
     params: &GluParams,
     activation: Activation,

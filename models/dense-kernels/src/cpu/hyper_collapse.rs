@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::hyper_collapse::{HyperCollapseParams, Reader};
 
-/// Computes the weighted sum of every row's streams, `[rows, width]`, and, for a block, its gates: one per stream,
-/// then one per pair `[from, to]` of streams.
+/// Computes the weighted sum of each row's streams, `[rows, width]`. For a block, also computes the row's gates: one
+/// per stream, then one per pair `[from, to]` of streams.
 pub fn hyper_collapse(
     params: &HyperCollapseParams,
     streams: usize,

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::hyper_expand::{HyperExpandParams, StreamForm};
 
-/// Replaces every stream, in place, by its mix of all streams plus its share of `block`; by `block` itself if the
-/// streams begin.
+/// Replaces every stream, in place, by its mix of all streams plus its share of `block`. With [`StreamForm::Begin`],
+/// every stream becomes a copy of `block`.
 pub fn hyper_expand(
     params: &HyperExpandParams,
     streams: usize,

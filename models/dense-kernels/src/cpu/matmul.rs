@@ -4,8 +4,9 @@ use super::f32_of;
 use crate::Tensor;
 use crate::kernel::matmul::{Epilogue, MatmulParams};
 
-/// `y[m, n] = sum over k of x[m, k] * w[n, k]`, then the epilogue. `parts` are one matrix `[cols, 32 * blocks]`, or gate
-/// and up; `x` has rows of `4 * x_stride`, `y` rows of `y_stride` with columns from `y_offset` on.
+/// Computes `y[m, n] = sum over k of x[m, k] * w[n, k]`, then the epilogue. `parts` has one matrix
+/// `[cols, 32 * blocks]`, or two: gate and up. Rows of `x` are `4 * x_stride` f32 apart. Rows of `y` are `y_stride`
+/// f32 apart, and results begin in column `y_offset`.
 pub fn matmul(params: &MatmulParams, epilogue: Epilogue, x: &[f32], parts: &[Tensor<'_>], y: &mut [f32]) {
     let (width, cols) = (params.blocks as usize * 32, params.cols as usize);
     let weights: Vec<Vec<f32>> = parts.iter().map(Tensor::to_f32).collect();

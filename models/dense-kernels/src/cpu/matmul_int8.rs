@@ -9,12 +9,11 @@ use crate::kernel::matmul::{Epilogue, MatmulParams};
 pub struct Codes<'a> {
     /// Codes by blocks of 32.
     pub codes: &'a [i8],
-    /// Scale of each block, and its scaled sum, which only the kernel reads.
+    /// Scale of each block, and the scaled sum of the block's codes, which only the kernel reads.
     pub scales: &'a [[f32; 2]],
 }
 
-/// Computes the product of `parts` with the numbers that the codes and scales of `quantize_rows` stand for:
-/// [`matmul`] over these numbers.
+/// Computes the [`matmul`] of `parts` with the numbers that the codes and scales of `quantize_rows` stand for.
 pub fn matmul_int8(
     params: &MatmulParams,
     epilogue: Epilogue,

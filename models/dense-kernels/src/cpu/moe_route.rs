@@ -5,7 +5,8 @@ use crate::kernel::moe_route::MoeRouteParams;
 use crate::{MoeConfig, Score};
 
 /// Returns experts and weights `[rows, top_k]` from `logits` `[rows, num_experts]`; `correction` is added to scores
-/// for the choice of experts alone. With `table` `[*, top_k]`, the row's token determines the experts.
+/// for the choice of experts alone. With `hashed`, which is tokens and a table `[*, top_k]`, a row's token determines
+/// its experts.
 pub fn moe_route(
     moe: &MoeConfig,
     params: &MoeRouteParams,
@@ -37,8 +38,8 @@ pub fn moe_route(
     (experts, weights)
 }
 
-/// Ranking scores of a row's groups `[groups]`: the sum of the best corrected scores of each, `group_top` of them. Sums that
-/// differ by less than f32 resolves may be ranked either way by a kernel.
+/// Scores by which a row's groups are ranked, `[groups]`: the sum of the `group_top` best corrected scores of each
+/// group. A kernel may rank sums either way if they differ by less than f32 resolves.
 pub fn group_scores(moe: &MoeConfig, logits: &[f32], correction: &[f32]) -> Vec<f64> {
     sums_of_best(moe, &corrected(&scores(moe.router.score, logits), correction))
 }
@@ -63,7 +64,7 @@ fn softmax(values: &[f64]) -> Vec<f64> {
     values.iter().map(|x| (x - top).exp() / sum).collect()
 }
 
-/// Returns the scores, with minus infinity in place of those of experts outside of the best groups.
+/// Returns the scores, with minus infinity for experts outside of the best groups.
 fn limited(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
     let kept = best(&sums_of_best(moe, scores), moe.router.top_groups as usize);
     let limited = |(e, score): (usize, &f64)| {

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::norm_heads::{Norm, NormHeadsParams};
 
-/// `x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + added` over each run, in place; the mean counts as 0 in
-/// an RMS norm. `weight` holds the factors, then what is added.
+/// Computes `x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + addend` over each run, in place. In an RMS
+/// norm, the mean counts as 0. `weight` holds all factors, then all addends.
 pub fn norm_heads(params: &NormHeadsParams, norm: Norm, weight: &[f32], x: &mut [f32]) {
     let width = params.width as usize;
     let (factors, added) = weight.split_at(width);

@@ -2,8 +2,8 @@
 
 use crate::kernel::quantize_rows::QuantizeRowsParams;
 
-/// Quantises the rows of `x`, `4 * x_stride` f32 apart: returns codes `[rows, 32 * blocks]` and `(d, d * sum of
-/// codes)` `[rows, blocks]`.
+/// Quantises the rows of `x`, which are `4 * x_stride` f32 apart. Returns codes `[rows, 32 * blocks]`, and for each
+/// block its scale `d` and `d` times the sum of its codes, `[rows, blocks]`.
 pub fn quantize_rows(params: &QuantizeRowsParams, x: &[f32]) -> (Vec<i8>, Vec<[f32; 2]>) {
     let width = params.blocks as usize * 32;
     let rows = (0..params.rows as usize).map(|row| &x[row * params.x_stride as usize * 4..][..width]);

@@ -3,7 +3,8 @@
 use super::f32_of;
 use crate::kernel::rms_norm::RmsNormParams;
 
-/// `out[i] = x[source(i)] / sqrt(mean(x^2) + eps) * weight`, row by row; without `sources` row `i` itself.
+/// Computes `out[i] = x[s] / sqrt(mean(x[s]^2) + eps) * weight` for each row `i`, where the row `s` is an entry of
+/// `sources`, or `i` without `sources`.
 pub fn rms_norm(params: &RmsNormParams, x: &[f32], sources: Option<&[u32]>, weight: &[f32], out: &mut [f32]) {
     let width = params.width as usize;
     for (row, out) in out.chunks_exact_mut(width).take(params.rows as usize).enumerate() {

@@ -4,8 +4,8 @@ use super::f32_of;
 use crate::Pairing;
 use crate::kernel::rope::RopeParams;
 
-/// Rotates pair `i` of every head, from its dimension `first` on, by the angle of `cs` `[rows, pairs]` (cos, sin), or
-/// back, in place.
+/// Rotates the pairs of every head in place, from dimension `first` on, by the angles whose cosines and sines are
+/// `cs` `[rows, pairs]`; by the opposite angles if `back` is 1.
 pub fn rope(head_dim: usize, pairing: Pairing, params: &RopeParams, cs: &[[f32; 2]], x: &mut [f32]) {
     let pairs = params.pairs as usize;
     for row in 0..params.rows as usize {

@@ -21,7 +21,7 @@ pub struct NewRows<'a> {
     pub norm: Option<&'a [f32]>,
     /// Slots that keys and values go to; -1 skips a row.
     pub slots: &'a [i32],
-    /// Cosine and sine of each pair, `[rows, pairs]`; then a factor on queries and 0, `[rows]`.
+    /// Cosine and sine of each pair, `[rows, pairs]`; then, for each row, a factor on its queries and 0, `[rows]`.
     pub cs: &'a [[f32; 2]],
 }
 

@@ -6,8 +6,8 @@ use super::rms_norm;
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::RoundRowsParams;
 
-/// Rounds the rows of `x`, `4 * x_stride` f32 apart, to f16 `[rows, 32 * blocks]`, after their RMS norm if there is a
-/// weight.
+/// Rounds the rows of `x`, which are `4 * x_stride` f32 apart, to f16 `[rows, 32 * blocks]`. If there is a `weight`,
+/// the rows pass through an RMS norm first.
 pub fn round_rows(params: &RoundRowsParams, x: &[f32], weight: Option<&[f32]>) -> Vec<f16> {
     let RoundRowsParams { rows, blocks, x_stride, eps, .. } = *params;
     let width = blocks * 32;

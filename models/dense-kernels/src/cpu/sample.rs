@@ -2,7 +2,8 @@
 
 use crate::kernel::sample::{NOT_FINITE, Spec};
 
-/// Draws one token from each row of `logits` `[rows, vocab]`; [`NOT_FINITE`] from a row with a logit that is not finite.
+/// Draws one token from each row of `logits` `[rows, vocab]`. The result is [`NOT_FINITE`] for a row with a logit
+/// that is not finite.
 pub fn sample(vocab: usize, logits: &[f32], specs: &[Spec], out: &mut [u32]) {
     for ((logits, spec), out) in logits.chunks_exact(vocab).zip(specs).zip(out) {
         let is_good = |logit: &f32| logit.is_finite() || spec.masked == 1 && *logit == f32::NEG_INFINITY;
@@ -22,7 +23,8 @@ pub fn sample(vocab: usize, logits: &[f32], specs: &[Spec], out: &mut [u32]) {
     }
 }
 
-/// The tokens that min-p, then top-k, then top-p keep, likeliest first, ties by id.
+/// Returns the tokens that remain after min-p, then top-k, then top-p, likeliest first; equal logits are ordered by
+/// id.
 #[must_use]
 pub fn kept(logits: &[f32], spec: &Spec) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..).take(logits.len()).collect();

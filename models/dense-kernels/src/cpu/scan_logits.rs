@@ -8,9 +8,10 @@ use crate::kernel::scan_logits::LANES;
 /// Largest logits of blocks and parts, and candidates and masses of parts, that [`scan_logits`] finds in rows of logits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
-    /// The largest logit of each block, `[rows, parts * LANES]`; minus infinity for one without tokens.
+    /// The largest logit of each block, `[rows, parts * LANES]`; minus infinity for a block without tokens.
     pub maxima: Vec<f32>,
-    /// Largest logit of each part, score of its candidate relative to that, and its mass, `[rows, parts]`.
+    /// Largest logit of each part, score of its candidate relative to that logit, mass of the part, and 0,
+    /// `[rows, parts]`.
     pub values: Vec<[f32; 4]>,
     /// Tokens of the largest logit and of the candidate of each part, `[rows, parts]`.
     pub ids: Vec<[u32; 2]>,

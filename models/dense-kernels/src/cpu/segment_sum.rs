@@ -3,7 +3,8 @@
 use crate::cast::f32_of;
 use crate::kernel::segment_sum::SegmentSumParams;
 
-/// Returns sums `[segments, 4 * quads]` of rows of `x`; each segment names its rows by the first one and their number.
+/// Returns the sum of the rows of `x` in each segment, `[segments, 4 * quads]`. A segment is the index of its first
+/// row and its number of rows.
 #[must_use]
 pub fn segment_sum(params: &SegmentSumParams, x: &[f32], segments: &[[u32; 2]]) -> Vec<f32> {
     let width = 4 * params.quads as usize;

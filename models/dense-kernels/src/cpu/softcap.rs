@@ -2,7 +2,7 @@
 
 use crate::kernel::softcap::SoftcapParams;
 
-/// Bounds the elements of all rows of `x`.
+/// Bounds the magnitudes of all elements of `x` by the cap.
 pub fn softcap(params: &SoftcapParams, x: &mut [f32]) {
     let cap = f64::from(params.cap);
     for x in &mut x[..(params.rows * params.cols) as usize] {

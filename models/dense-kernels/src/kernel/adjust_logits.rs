@@ -35,16 +35,17 @@ bindings! {
     pub struct AdjustLogitsBuffers(AdjustLogitsParams) {
         /// Rows, `[rows]`.
         read rows: AdjustRow,
-        /// Masks of allowed tokens, a bit each; a row names its first word.
+        /// Masks of allowed tokens, one bit per token; each row names the first word of its mask.
         read masks: u32,
-        /// (token, operand), three lists of each row: suppressed tokens (no operand), biases (f32), counts (u32).
+        /// Three lists of `(token, operand)` for each row: suppressed tokens (no operand), biases (f32), counts (u32).
         read edits: [u32; 2],
         /// Logits, `[rows, vocab]`.
         write logits: f32,
     }
 }
 
-/// Changes of one row. Its edits, `(token, operand)`, are in three consecutive lists, each with a token at most once.
+/// Changes of one row of logits. Its edits, `(token, operand)`, are in three consecutive lists, none of which has a
+/// token twice.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AdjustRow {
@@ -54,9 +55,9 @@ pub struct AdjustRow {
     pub mask: u32,
     /// Position of the first suppressed token.
     pub suppressed: u32,
-    /// Position of the first bias, whose operand is its bits.
+    /// Position of the first bias; the operand of a bias is the bits of an f32.
     pub biases: u32,
-    /// Position of the first token that occurred, whose operand is its number of occurrences in the output.
+    /// Position of the first token that occurred; its operand is its number of occurrences in the output.
     pub counts: u32,
     /// Position after the last edit.
     pub end: u32,

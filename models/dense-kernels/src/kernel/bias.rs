@@ -49,7 +49,7 @@ pub enum BiasForm {
     Add,
 }
 
-/// Whether y is added to.
+/// Whether the bias is added to y instead of replacing it.
 pub(crate) const KEEP: Flag = Flag("KEEP");
 
 /// Returns the variant in one form.

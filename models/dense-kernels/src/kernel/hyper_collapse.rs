@@ -43,11 +43,11 @@ params! {
 bindings! {
     /// Buffers of `hyper_collapse`.
     pub struct HyperCollapseBuffers(HyperCollapseParams) {
-        /// The streams of each row through the projection, without their norm, `[rows, parts]`.
+        /// Projection of each row's streams to mixing coefficients, not divided by the norm of the streams, `[rows, parts]`.
         read mixes: f32,
         /// Residual streams, `[rows, streams, width]`.
         read streams: f32,
-        /// Base of each mix, then a factor for each part.
+        /// Base of each mixing coefficient, then a factor for each kind of coefficient.
         read affine: f32,
         /// Input of the block, `[rows, width]`.
         write out: f32,
@@ -65,7 +65,7 @@ const LANES: u32 = 64;
 /// Reader of the collapsed row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// A block, whose output the streams take up again through gates.
+    /// A block of a layer, whose output is added to the streams through gates.
     Block,
     /// The output projection, at the end of the streams.
     Head,
@@ -83,7 +83,7 @@ pub fn mixes(streams: u32, reader: Reader) -> u32 {
 
 /// Residual streams.
 pub(crate) const STREAMS: Number = Number("STREAMS");
-/// Whether the head reads.
+/// Whether the output head reads the collapsed row.
 pub(crate) const HEAD: Flag = Flag("HEAD");
 
 /// Returns the variant for `streams` residual streams.

@@ -38,7 +38,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Relation of a block's output to the streams.
+/// Effect of a block's output on the streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamForm {
     /// Every stream starts as a copy of the output.
@@ -47,7 +47,7 @@ pub enum StreamForm {
     Add,
 }
 
-/// Whether the streams begin.
+/// Whether the streams start as copies of the output.
 pub(crate) const FIRST: Flag = Flag("FIRST");
 
 /// Returns the variant for `streams` residual streams.

@@ -44,7 +44,7 @@ pub fn variant(head_dim: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Returns the number of workgroups for `vectors` heads of rows.
+/// Returns the number of workgroups for `vectors` vectors, one per row and head.
 #[must_use]
 pub fn grid(params: &IndexQueryFp8Params) -> [u32; 3] {
     flat_grid(params.vectors)

@@ -35,7 +35,7 @@ params! {
 bindings! {
     /// Buffers of `index_write`.
     pub struct IndexWriteBuffers(IndexWriteParams) {
-        /// Rows of `row_stride` f32, the vector from `first` on.
+        /// Rows of `row_stride` f32; a row's key begins at element `first`.
         read x: f32,
         /// Slots of rows in the cache, `[rows]`; -1 skips a row.
         read slots: i32,
@@ -51,7 +51,7 @@ const WG: u32 = 64;
 /// Elements that lie side by side.
 pub(crate) const CHUNK: Number = Number("CHUNK");
 
-/// Returns the variant for one cache shape, of one KV head.
+/// Returns the variant for one cache shape with a single KV head.
 ///
 /// # Panics
 ///

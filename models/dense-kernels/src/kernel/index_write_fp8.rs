@@ -36,7 +36,7 @@ bindings! {
         read x: f32,
         /// Slots of rows in the cache, `[rows]`; -1 skips a row.
         read slots: i32,
-        /// Cache of keys: pages of codes, `[page, head_dim]`, then of f32 scales, `[page]`.
+        /// Cache of keys: each page has codes, `[page, head_dim]`, then f32 scales, `[page]`.
         write keys: KvWord,
     }
 }

@@ -74,8 +74,8 @@ params! {
 }
 
 impl MatmulParams {
-    /// Parameters of a product of `rows` rows with one matrix of `cols` columns and `blocks` blocks along k, which is not cut.
-    /// Rows of x and of y follow each other without gaps, and x is not normed.
+    /// Parameters of a product of `rows` rows with one matrix of `cols` columns and `blocks` blocks along k, without
+    /// splits along k. Rows of x and of y follow each other without gaps, and x is not normed.
     #[must_use]
     pub fn new([rows, cols, blocks]: [u32; 3]) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl MatmulParams {
 bindings! {
     /// Buffers of `matmul`.
     pub struct MatmulBuffers(MatmulParams) {
-        /// Activations, rows of `x_stride` vectors of four; f16 for variants of `matmul_coop` that say so.
+        /// Activations, in rows of `x_stride` vectors of four; f16 in variants of `matmul_coop` for activations in f16.
         read x: f32,
         /// Quants of the weights, in the layout of their format.
         read wq: [u32; 4],
@@ -113,17 +113,17 @@ bindings! {
         read order: u32 = None,
         /// Row 1 of the tile, if each row has a window of its own ([`Loads::Windows`]) and `x` is row 0.
         read x_1: f32 = None,
-        /// Row 2 of the tile, as `x_1`.
+        /// Row 2 of the tile, if `x_1` is row 1.
         read x_2: f32 = None,
-        /// Row 3 of the tile, as `x_1`.
+        /// Row 3 of the tile, if `x_1` is row 1.
         read x_3: f32 = None,
-        /// Row 4 of the tile, as `x_1`.
+        /// Row 4 of the tile, if `x_1` is row 1.
         read x_4: f32 = None,
-        /// Row 5 of the tile, as `x_1`.
+        /// Row 5 of the tile, if `x_1` is row 1.
         read x_5: f32 = None,
-        /// Row 6 of the tile, as `x_1`.
+        /// Row 6 of the tile, if `x_1` is row 1.
         read x_6: f32 = None,
-        /// Row 7 of the tile, as `x_1`.
+        /// Row 7 of the tile, if `x_1` is row 1.
         read x_7: f32 = None,
     }
 }
@@ -154,12 +154,12 @@ pub enum Rows {
     Plain,
     /// Each row has several vectors, and each vector its own matrix.
     Each,
-    /// Pairs of a row and a matrix are multiplied by tiles of [`moe_sort`](super::moe_sort).
+    /// Each pair of a row and a matrix is multiplied, in tiles of [`moe_sort`](super::moe_sort).
     Routed,
 }
 
 impl Rows {
-    /// Changes a variant for one matrix into one for these rows.
+    /// Changes a variant for one matrix into a variant for this assignment.
     pub(super) fn apply(self, one: Variant) -> Variant {
         match self {
             Self::Plain => one,
@@ -212,7 +212,8 @@ pub struct Tiling {
 }
 
 /// Ways in which the lanes of a product in f32 load activations. All but [`Uniform`](Self::Uniform) are for software
-/// drivers, which run one load a lane: there eight lanes load a block for each other.
+/// drivers, which execute a load once per lane: with these, eight lanes load a block together and exchange its
+/// elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Loads {
     /// All lanes load from one address.
@@ -242,7 +243,7 @@ pub(crate) const ROWS: OneOf<Rows> = OneOf::new(
     "rows",
     &[(Rows::Plain, "rows_plain"), (Rows::Each, "rows_each"), (Rows::Routed, "rows_routed")],
 );
-/// Loads of activations; with `None` they pass through a norm first.
+/// Way in which activations are loaded; with `None`, they pass through a norm first.
 pub(crate) const ACTIVATIONS: OneOf<Option<Loads>> = OneOf::new(
     "activations",
     &[
@@ -261,22 +262,22 @@ const IMAGES: OneOf<bool> = OneOf::new("planes", &[(false, "planes_buffers"), (t
 /// Number of rows of the largest tile of a software driver, each of which can have a window of its own.
 pub const WINDOWS: usize = 8;
 
-/// Number of lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the
-/// same order.
+/// Number of lanes that compute the norm of a row in the kernels of GPUs. All kernels have the same number, so that
+/// they sum in the same order.
 pub const NORM_LANES: u32 = 256;
 
-/// Maximum number of f32 of workgroup memory that block sums may take in WebGPU's default limits.
+/// Maximum number of f32 that block sums may take in workgroup memory under WebGPU's default limits.
 const MOST_SUMS: u32 = 3072;
 
 impl Tiling {
-    /// Whether a matmul of this tiling should norm its rows itself: every workgroup norms them again, which for more than one
-    /// row costs more than a dispatch.
+    /// Whether a matmul of this tiling should norm its rows itself. Every workgroup norms its rows again, which costs
+    /// more than a dispatch if it has more than one row.
     #[must_use]
     pub fn norms(&self) -> bool {
         self.rows == 1 && self.cols * self.slices == NORM_LANES
     }
 
-    /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.
+    /// The tiling for `rows` rows of a matrix of `parts` parts and `blocks` blocks along k on a GPU.
     #[must_use]
     pub fn for_gpu(rows: u32, parts: u32, blocks: u32) -> Self {
         let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, loads: Loads::Uniform };
@@ -314,7 +315,7 @@ impl Tiling {
     }
 }
 
-/// Columns of a lane.
+/// Number of columns of a lane.
 pub(crate) const WIDE: Number = Number("WIDE");
 /// Lanes along columns.
 pub(crate) const COLS: Number = Number("COLS");
@@ -351,7 +352,7 @@ pub fn variant(
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
 }
 
-/// A variant with the bindings and sums of these loads.
+/// Returns the variant with the bindings and the form of sums that `loads` requires.
 fn loaded(variant: Variant, loads: Loads) -> Variant {
     const ROWS: [&str; WINDOWS - 1] = ["x_1", "x_2", "x_3", "x_4", "x_5", "x_6", "x_7"];
     let window = |variant: Variant, name: &&str| variant.reading(name, Access::Window);
@@ -367,14 +368,14 @@ fn loaded(variant: Variant, loads: Loads) -> Variant {
     variant.set(SUMS_UNROLLED, true).with_broadcasts()
 }
 
-/// A kernel that multiplies with weights or copies them, with the weights in images, as software drivers read them fastest.
+/// Changes a variant so that it reads the weights from images, which software drivers read fastest.
 #[must_use]
 pub fn from_images(variant: Variant) -> Variant {
     let variant = variant.set(IMAGES, true).for_software();
     variant.reading("wq", Access::Image).reading("ws", Access::Image)
 }
 
-/// Returns the variant that stores products with several matrices.
+/// Returns the variant that multiplies rows by several matrices and stores the products.
 #[must_use]
 pub fn several(rows: Rows, weights: Format, tiling: Tiling, blocks: u32) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tiling, blocks, None))

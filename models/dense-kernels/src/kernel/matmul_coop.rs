@@ -55,7 +55,7 @@ pub struct CoopTile {
     pub n_subgroups: u32,
     /// Number of blocks of 32 along k in workgroup memory at a time.
     pub k_blocks: u32,
-    /// Number of stages of several blocks that are loaded ahead into registers.
+    /// Number of stages, of `k_blocks` blocks each, that are loaded ahead into registers.
     pub ahead: u32,
     /// Whether a workgroup computes all splits along k and adds up their sums; otherwise every split has its own
     /// workgroup, and `split_sum` follows if there are several.
@@ -95,11 +95,11 @@ pub(crate) const ACTIVATIONS: OneOf<Activations> = OneOf::new(
     "activations",
     &[(Activations::F32, "activations_f32"), (Activations::F16, "activations_f16")],
 );
-/// Blocks along k of a step.
+/// Number of blocks along k of a step.
 pub(crate) const K_BLOCKS: Number = Number("K_BLOCKS");
-/// Tiles along rows of a subgroup.
+/// Number of tiles of a subgroup along rows.
 pub(crate) const M_TILES: Number = Number("M_TILES");
-/// Tiles along columns of a subgroup.
+/// Number of tiles of a subgroup along columns.
 pub(crate) const N_TILES: Number = Number("N_TILES");
 /// Subgroups along rows.
 pub(crate) const M_SUBGROUPS: Number = Number("M_SUBGROUPS");
@@ -111,9 +111,9 @@ pub(crate) const X_LOADS: Number = Number("X_LOADS");
 pub(crate) const W_LOADS: Number = Number("W_LOADS");
 /// Number of groups of four weights per load.
 pub(crate) const W_QUADS: Number = Number("W_QUADS");
-/// Number of parts after the first that have workgroup memory of their own on the way to the epilogue.
+/// Number of parts after the first whose results have workgroup memory of their own before the epilogue.
 pub(crate) const BESIDE: Number = Number("BESIDE");
-/// Number of parts that use the first one's workgroup memory after it.
+/// Number of parts whose results use the first part's workgroup memory after it.
 pub(crate) const AFTER: Number = Number("AFTER");
 /// Whether whole tiles are stored without a detour through workgroup memory.
 pub(crate) const DIRECT: Flag = Flag("DIRECT");
@@ -121,13 +121,12 @@ pub(crate) const DIRECT: Flag = Flag("DIRECT");
 pub(crate) const ADDS: Flag = Flag("ADDS");
 /// Whether a workgroup adds up all splits.
 pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
-/// Number of tiles for which sums over splits have memory.
+/// Number of tiles of a subgroup for which sums over splits have memory.
 pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
 
 impl CoopTile {
-    /// Returns the tiles of products with matrices of `parts` parts: for few rows, where products wait for weights,
-    /// so that four stages of weights are in flight; for more rows; and for many rows, where large tiles read
-    /// everything less often.
+    /// Returns the tiles for matrices of `parts` parts. Tiles for few rows have four stages of weights in flight, since
+    /// such products wait for weights. Large tiles, for many rows, read everything less often.
     fn all(parts: u32) -> [Self; 5] {
         [
             Self::few(1, parts),
@@ -138,8 +137,9 @@ impl CoopTile {
         ]
     }
 
-    /// The tile for products of pairs with several matrices, each with `rows` pairs on average: the smallest that holds most
-    /// matrices' pairs. A second tile would read all weights again for a few pairs; empty rows cost less.
+    /// The tile for products with several matrices, each of which has `rows` pairs on average: the smallest tile that
+    /// holds the pairs of most matrices. A second tile would read all weights again for a few pairs; empty rows cost
+    /// less.
     #[must_use]
     pub fn routed(rows: u32) -> Self {
         match rows {
@@ -150,7 +150,7 @@ impl CoopTile {
         }
     }
 
-    /// A tile of few rows by 128 columns of all parts.
+    /// A tile of few rows, and of 128 columns in all parts together.
     fn few(m_tiles: u32, parts: u32) -> Self {
         Self { m_subgroups: 1, n_subgroups: 4, ahead: 4, ..Self::square(m_tiles, 2 / parts) }
     }
@@ -160,12 +160,12 @@ impl CoopTile {
         Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1, all_splits: false }
     }
 
-    /// A tile of 96 rows by 128 columns of all parts.
+    /// A tile of 96 rows, and of 128 columns in all parts together.
     fn middle(parts: u32) -> Self {
         Self { m_tiles: 3, ..Self::square(4, 4 / parts) }
     }
 
-    /// A tile of 128 rows by 256 columns of all parts.
+    /// A tile of 128 rows, and of 256 columns in all parts together.
     fn wide(parts: u32) -> Self {
         Self { n_subgroups: 4, ahead: 2, ..Self::square(4, 4 / parts) }
     }
@@ -182,8 +182,8 @@ impl CoopTile {
         16 * self.n_tiles * self.n_subgroups
     }
 
-    /// Number of parts after the first whose results have workgroup memory of their own on their way to the epilogue.
-    /// Large tiles have so many results that barriers count, and few workgroups share a multiprocessor with them.
+    /// Number of parts after the first whose results have workgroup memory of their own before the epilogue. In large
+    /// tiles this saves barriers, which take time there, and few workgroups share a multiprocessor anyway.
     fn beside(self, parts: u32) -> u32 {
         if self.rows() > 64 { parts - 1 } else { 0 }
     }
@@ -246,8 +246,8 @@ fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: Coo
         .set(TOTAL_TILES, totals)
 }
 
-/// Returns the variant that stores products of pairs with one of several matrices each, by tiles of
-/// [`moe_sort`](super::moe_sort).
+/// Returns the variant that multiplies each pair by one of several matrices, in tiles of
+/// [`moe_sort`](super::moe_sort), and stores the products.
 ///
 /// # Panics
 /// As [`variant`].
@@ -257,8 +257,8 @@ pub fn routed(format: Format, activations: Activations, tile: CoopTile) -> Varia
     Rows::Routed.apply(tiled(format, Epilogue::Store, activations, tile).set(DIRECT, false))
 }
 
-/// Model of the time that the workgroups of a tile take, in microseconds on an H200. Only ratios count, so that it
-/// applies to other devices too.
+/// Model of the time that the workgroups of a tile take, in microseconds on an H200. Only ratios of times count, so
+/// the model applies to other devices too.
 ///
 /// Fitted to 2,400 times of 170 products of `Q4_K` (1,024 to 14,336 features, 1,024 to 14,336 columns, 16 to 2,048 rows, 1 to 16
 /// splits), which it meets within 8 %. The plan that it chooses takes 1 % longer than the fastest one, by the geometric mean.
@@ -269,7 +269,7 @@ struct Pace {
     shared: f32,
     /// Number of workgroups that a multiprocessor holds at a time.
     held: u32,
-    /// Number of blocks whose time the beginning and the end of a workgroup cost in addition.
+    /// Cost of the beginning and the end of a workgroup, as a number of blocks that take the same time.
     ends: f32,
 }
 
@@ -294,7 +294,7 @@ impl Pace {
     }
 }
 
-/// Time of adding up splits, and of each million of partial sums.
+/// Time of adding up splits, in addition to `MILLION_SUMS` for each million of partial sums.
 const SUM: f32 = 5.85;
 const MILLION_SUMS: f32 = 1.31;
 
@@ -307,7 +307,8 @@ const MIN_SPLIT_BLOCKS: u32 = 4;
 /// Maximum number of partial sums that a decoder has memory for: 64 rows of 8,192 columns in eight splits.
 pub const MAX_PARTIALS: usize = 4 << 20;
 
-/// Division of a product of `[rows, cols, blocks]`; a matrix has `cols` columns in each of its parts.
+/// Division of a product among workgroups. The product has `rows` rows, `cols` columns in each part of the matrix,
+/// and `blocks` blocks along k.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TilePlan {
     /// Rows and columns of a workgroup.
@@ -317,8 +318,8 @@ pub struct TilePlan {
 }
 
 impl TilePlan {
-    /// The division that takes the least time by a model of it. Partial sums are at most `max_partials`, of a matrix of one part.
-    /// O(tiles * splits).
+    /// The division that takes the least time by a model. Only products with one part are split, with at most
+    /// `max_partials` partial sums. O(tiles * splits).
     #[must_use]
     pub fn fastest(
         profile: &DeviceProfile,
@@ -349,8 +350,8 @@ impl TilePlan {
         fastest.map_or(Self { tile: few, split_blocks: blocks }, |(_, plan)| plan)
     }
 
-    /// Time of a product by a model of a device whose multiprocessors hold two workgroups of [`Tuning::tiles`] each, in
-    /// microseconds of an H200.
+    /// Modelled time of a product, in microseconds on an H200. [`Tuning::tiles`] counts two workgroups for each
+    /// multiprocessor.
     fn time(self, tuning: &Tuning, [rows, cols, blocks]: [u32; 3]) -> f32 {
         let splits = self.splits(blocks);
         let workgroups: u32 = grid(self.tile, [rows, cols], splits).iter().product();
@@ -392,14 +393,13 @@ impl TilePlan {
     }
 }
 
-/// Maximum number of partial sums that a product may have: two parts meet in an epilogue, which needs whole sums.
+/// Maximum number of partial sums of a product: none if two parts meet in the epilogue, which needs whole sums.
 fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
     if epilogue.parts() == 1 { max_partials } else { 0 }
 }
 
-/// Number of blocks along k of each split of a product of `rows` rows and `cols` columns whose results must not
-/// depend on the number of rows, so that its workgroups fill the device while its partial sums stay within
-/// `max_partials`; `blocks` if it is not split.
+/// Number of blocks along k of each split of a product of `[rows, cols, blocks]`; `blocks` if it is not split. There
+/// are enough splits for workgroups to fill the device, as far as partial sums stay within `max_partials`.
 fn split_blocks(tuning: &Tuning, tile: CoopTile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);

@@ -72,14 +72,14 @@ bindings! {
     }
 }
 
-/// Maximum number of rows of a tile; more rows take several, and read the weights as often.
+/// Maximum number of rows of a tile. More rows need several tiles, each of which reads the weights again.
 pub const MAX_ROWS: u32 = 8;
 
 /// Number of lanes along columns: eight make a cache line of blocks.
 const COLS: u32 = 8;
 
 /// Number of slices along k on a device whose workgroups have at most `max_lanes` lanes. The order of sums depends on
-/// it, so it is the same for every number of rows.
+/// the number of slices, so it is the same for every number of rows.
 #[must_use]
 pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
     // Two parts are twice the loads of a lane.
@@ -125,9 +125,9 @@ impl CodeTiling {
 
 /// Number of blocks that are loaded at once.
 pub(crate) const BATCH: Number = Number("BATCH");
-/// Columns of a lane, of all parts.
+/// Number of columns of a lane, in all parts.
 pub(crate) const COLS_PER_LANE: Number = Number("COLS_PER_LANE");
-/// Sums of a lane.
+/// Number of sums of a lane.
 pub(crate) const SUMS: Number = Number("SUMS");
 
 /// Returns the variant for one storage type of weights, an epilogue and a tiling.

@@ -46,7 +46,7 @@ fn listed(_: &Sizes) -> Listed {
 pub struct Tile {
     /// Number of rows of a lane, a multiple of 4.
     pub tall: u32,
-    /// Number of columns of a lane in all parts, 2 or a multiple of 4 in each.
+    /// Number of columns of a lane in all parts together; in each part, 2 or a multiple of 4.
     pub wide: u32,
     /// Number of lanes along rows.
     pub row_lanes: u32,
@@ -54,7 +54,7 @@ pub struct Tile {
     pub col_lanes: u32,
 }
 
-/// Rows of a lane.
+/// Number of rows of a lane.
 pub(crate) const TALL: Number = Number("TALL");
 /// Lanes along rows.
 pub(crate) const ROW_LANES: Number = Number("ROW_LANES");
@@ -62,11 +62,12 @@ pub(crate) const ROW_LANES: Number = Number("ROW_LANES");
 pub(crate) const COL_LANES: Number = Number("COL_LANES");
 
 impl Tile {
-    /// The tile of 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
+    /// The tile of 64 rows and 128 columns. Of eight tiles, it is the fastest for 2,048 rows on an H200, with activations
+    /// in f32 and in codes.
     pub const LARGE: Self = Self { tall: 8, wide: 8, row_lanes: 8, col_lanes: 16 };
 
-    /// [`Tile::LARGE`] with twice the lanes, each with half of the results: a lane of that tile needs 128 registers
-    /// for its sums, and on an Apple M1 300 to 400 of its values are spilled to memory.
+    /// [`Tile::LARGE`] with twice the lanes, each with half of the results. A lane of the large tile needs 128 registers
+    /// for its sums; on an Apple M1, 300 to 400 of its values are spilled to memory.
     pub const SHARED: Self = Self { tall: 4, wide: 8, row_lanes: 16, col_lanes: 16 };
 
     /// The tile of 64 rows and 64 columns, for products by codes and lanes with few registers: a device without dot
@@ -91,7 +92,7 @@ impl Tile {
         }
     }
 
-    /// Registers of the lanes that the tile is for; `None` for all lanes.
+    /// Number of registers, few or many, of the lanes that the tile is for; `None` if it is for all lanes.
     fn registers(&self) -> Option<Registers> {
         match *self {
             Self::LARGE => Some(Registers::Many),
@@ -136,7 +137,7 @@ impl Tile {
         [cols.div_ceil(self.cols() / epilogue.parts()), rows.div_ceil(self.rows()), 1]
     }
 
-    /// The tile for `rows` rows of as many matrices as have `results` results in all.
+    /// The tile for matrices with `rows` rows each and `results` results in all.
     #[must_use]
     pub fn choose(profile: &DeviceProfile, epilogue: Epilogue, rows: u32, results: u64) -> Self {
         let large = Self::large(profile.registers);
@@ -144,7 +145,7 @@ impl Tile {
         if rows > small.rows() && results >= large.filled(&profile.tuning) { large } else { small }
     }
 
-    /// Number of results, in all parts, from which tiles fill a GPU.
+    /// Minimum number of results, in all parts, for which tiles of this size fill a GPU.
     #[must_use]
     pub fn filled(&self, tuning: &Tuning) -> u64 {
         u64::from(tuning.plain_tiles) * u64::from(self.rows() * self.cols())

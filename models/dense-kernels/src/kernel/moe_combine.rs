@@ -45,7 +45,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Experts of a row.
+/// Number of experts of a row.
 pub(crate) const TOP: Number = Number("TOP");
 
 /// Returns the variant for `top` experts per row. The bias of each expert is added first; absent weights count as 1.

@@ -30,7 +30,7 @@ bindings! {
     pub struct MoeSortBuffers(MoeSortParams) {
         /// Expert of each pair, `[pairs]`.
         read experts: u32,
-        /// Tiles, `[max_tiles]`: expert, first entry of the order, end, 0.
+        /// Tiles, `[max_tiles]`: expert, first and end position in `order`, 0.
         write tiles: [u32; 4],
         /// Pairs by expert, `[pairs]`.
         write order: u32,
@@ -43,7 +43,7 @@ pub fn variant(experts: u32) -> Variant {
     Variant::new(&KERNEL).set(super::moe_route::EXPERTS, experts)
 }
 
-/// Maximum number of tiles that `pairs` pairs make: every expert that has any may have one tile that is not full.
+/// Maximum number of tiles that `pairs` pairs make: each expert with pairs may have one tile that is not full.
 #[must_use]
 pub fn max_tiles(pairs: u32, experts: u32, tile: u32) -> u32 {
     let begun = pairs.min(experts);

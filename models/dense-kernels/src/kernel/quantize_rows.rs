@@ -66,7 +66,7 @@ impl Input {
     }
 }
 
-/// Input of the rows.
+/// Treatment of rows before the conversion.
 pub(crate) const NORM: OneOf<Input> =
     OneOf::new("norm", &[(Input::Plain, "norm_none"), (Input::Normed, "norm_rms")]);
 

@@ -39,7 +39,7 @@ bindings! {
     pub struct RmsNormBuffers(RmsNormParams) {
         /// Rows, `[*, width]`.
         read x: f32,
-        /// Rows to gather, from `first` on.
+        /// Indices of the rows to gather, from entry `first` on.
         read sources: u32,
         /// Weight, `[width]`.
         read weight: f32,

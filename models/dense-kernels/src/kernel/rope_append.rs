@@ -35,7 +35,7 @@ params! {
         pub num_kv_heads: u32,
         /// Number of pairs of dimensions to rotate in each head.
         pub pairs: u32,
-        /// Number of heads with a norm, the first of queries and keys, in variants with a norm.
+        /// Number of leading heads of queries and keys that are normed, in variants with a norm.
         pub normed: u32,
         /// Epsilon that the norm adds to the mean square.
         pub eps: f32,
@@ -64,7 +64,7 @@ bindings! {
     }
 }
 
-/// Number of lanes of a workgroup: those of whole heads of `head_dim` dimensions, eight dimensions per lane.
+/// Number of lanes of a workgroup. It has whole heads of `head_dim` dimensions, eight dimensions per lane.
 fn lanes(head_dim: u32) -> u32 {
     let head = head_dim / 8;
     head * (64 / head).max(1)

@@ -33,7 +33,7 @@ bindings! {
     pub struct SampleBuffers(SampleParams) {
         /// Logits, `[rows, vocab]`.
         read logits: f32,
-        /// Sampling of each row, `[rows]`.
+        /// Sampling parameters of each row, `[rows]`.
         read specs: Spec,
         /// Largest logits, as `scan_logits` wrote them.
         read maxima: f32,

@@ -19,7 +19,7 @@ kernel! {
 /// Number of lanes of a workgroup, each with a block of a part.
 pub const LANES: u32 = 256;
 
-/// Number of tokens of a block: few, so that a row has many workgroups, and later kernels read few other logits.
+/// Number of tokens of a block: few, so that a row has many workgroups, and later kernels read few logits per block.
 pub const TOKENS_PER_LANE: u32 = 32;
 
 /// Number of tokens of a block on a software driver, which spends its time on barriers.
@@ -44,7 +44,7 @@ bindings! {
     pub struct ScanLogitsBuffers(ScanLogitsParams) {
         /// Logits, `[rows, vocab]`.
         read logits: f32,
-        /// Sampling of each row, `[rows]`, read if tokens are drawn.
+        /// Sampling parameters of each row, `[rows]`; only read if tokens are drawn.
         read specs: Spec,
         /// Largest logit of each block of logits, `[rows, parts * lanes]`.
         write maxima: f32,
@@ -55,7 +55,7 @@ bindings! {
     }
 }
 
-/// Tokens of a lane.
+/// Number of tokens of a lane.
 const EACH: Number = Number("TOKENS_PER_LANE");
 
 /// Returns the variant, for blocks of `each` tokens.
@@ -64,7 +64,7 @@ pub fn variant(each: u32) -> Variant {
     sized(&KERNEL, each)
 }
 
-/// `kernel` for blocks of `each` tokens.
+/// Returns the variant of `kernel` for blocks of `each` tokens.
 pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
     Variant::new(kernel).set(EACH, each).set(slot::WG, LANES)
 }

@@ -36,7 +36,7 @@ bindings! {
         read x: f32,
         /// Slots of rows in the cache, `[rows]`; -1 skips a row.
         read slots: i32,
-        /// Blocks of `block_size` tokens `[width]`, `page` times 16 bytes from block to block.
+        /// Blocks of `block_size` tokens, `[width]` each; blocks are `page` times 16 bytes apart.
         write states: KvWord,
     }
 }

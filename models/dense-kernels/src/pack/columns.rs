@@ -35,7 +35,7 @@ impl Packed {
         self.scales[index * self.cols + col] = word;
     }
 
-    /// Writes the 16 bits of block `block` in the words that two blocks share.
+    /// Writes the 16 bits of block `block` to its half of a word that two blocks share.
     fn half_scale(&mut self, block: usize, col: usize, half: u16) {
         let word = &mut self.scales[block / 2 * self.cols + col];
         let shift = 16 * (block % 2);
@@ -82,7 +82,8 @@ impl Packed {
         }
     }
 
-    /// Writes either IQ4 type in one layout: the scale of a block is the product of two f16, exact in f32.
+    /// Writes a column of either IQ4 type in the same layout: the scale of a block is the product of two f16, exact in
+    /// f32.
     fn iq4(&mut self, dtype: Dtype, bytes: &[u8], col: usize) {
         let first = self.blocks.div_ceil(2);
         let subs = dtype.block_elems() / BLOCK;
@@ -102,7 +103,7 @@ impl Packed {
         }
     }
 
-    /// Writes the two-bit codes of block `block`: two words of the four that two blocks share.
+    /// Writes the two-bit codes of block `block` to two of the four words that two blocks share.
     fn put_pairs(&mut self, block: usize, col: usize, code: impl Fn(usize) -> u8) {
         let words = &mut self.quants[block / 2 * self.cols + col];
         words[2 * (block % 2)..][..2].copy_from_slice(&pairs_of(code));

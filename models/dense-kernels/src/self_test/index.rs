@@ -44,7 +44,7 @@ pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![of("keys to slots", &x, tolerance), of("keys that f16 holds", &held, Tolerance::EXACT)]
 }
 
-/// Vectors with a channel far above the others, and one of zeros.
+/// Returns vectors with one channel far above the others, and one vector of zeros.
 fn vectors(spec: &Spec, count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
     let size = spec.one_of(1.0, &[1e-7, 1.0, 1e6]);
     let mut x: Vec<f32> = spec.floats((count * head_dim) as usize, seed).iter().map(|x| x * size).collect();

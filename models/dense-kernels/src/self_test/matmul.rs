@@ -27,13 +27,15 @@ use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{Dtype, Tensor, cpu};
 
-/// Tolerance of sums of 2,048 products of size 1/3, so of size 15, in f32: the error of a sum of that length.
+/// Tolerance of f32 sums of 2,048 products. Products have size 1/3 and sums size 15; the tolerance is the rounding
+/// error of such a sum.
 const LANES: Tolerance = Tolerance { abs: 3e-5, rel: 1e-5 };
-/// Tolerance of the product of two such sums, one through `exp`.
+/// Tolerance of the product of two sums as in `LANES`, one of which passes through `exp`.
 const LANES_GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
-/// Tolerance of sums of 512 products of factors rounded to f16, whose errors of 2^-12 of size 1/3 add up by chance.
+/// Tolerance of sums of 512 products of size 1/3, whose factors are rounded to f16. Relative errors of 2^-12 add up
+/// at random.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
-/// Tolerance of the product of two such sums of size 13, one through `exp`.
+/// Tolerance of the product of two sums as in `COOP`, of size 13, one of which passes through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
 
 /// A storage type that the variant's weights module reads and whose blocks fill `blocks` blocks of 32 elements.
@@ -52,7 +54,8 @@ fn loads(variant: &Variant) -> Loads {
     variant.get(matmul::ACTIVATIONS).flatten().unwrap_or(Loads::Uniform)
 }
 
-/// Rows, columns and blocks of a product, those of the spec or at most as many as usual, which the tolerances are for.
+/// Returns the rows, columns and blocks of a product: those of the spec, or at most the given numbers, for which the
+/// tolerances hold.
 fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
     if let Some(shape) = spec.product() {
         return shape;
@@ -69,7 +72,8 @@ enum Given {
     Codes,
 }
 
-/// A product of random numbers that is only timed: any bits are valid weights. Its results are of `splits` splits.
+/// A product of random numbers that is only timed, since any bits are valid weights. It writes the results of
+/// `splits` splits.
 fn timed(
     variant: &Variant,
     params: &impl Pod,
@@ -165,7 +169,7 @@ impl Product {
         }
     }
 
-    /// A row of x, or the last one in place of rows past it.
+    /// Returns row `row` of x, or the last row if x has fewer rows.
     fn row(&self, row: u32) -> &[f32] {
         let stride = self.params.x_stride as usize * 4;
         &self.x[row.min(self.params.rows - 1) as usize * stride..][..stride]
@@ -273,7 +277,7 @@ pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 impl Product {
-    /// A case of a kernel that takes activations as codes. `what` of its variants has rows and columns beyond a tile.
+    /// A case of a kernel that takes activations as codes, with rows and columns beyond a tile.
     fn coded(&self, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
         let MatmulParams { rows, cols, blocks, y_stride, y_offset, .. } = self.params;
         let quantize = QuantizeRowsParams { rows, blocks, x_stride: self.params.x_stride, eps: 0.0 };
@@ -345,8 +349,8 @@ pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 /// Cases of quantising rows. Codes are equal, because both sides scale by the same quotient and round in the same
-/// way. With a norm they may differ by one where rounding does, so that case has a single block per row of numbers
-/// that need no rounding.
+/// way. With a norm, codes could differ by one where the norm's rounding differs, so that case has one block per row,
+/// of numbers that need no rounding.
 pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (spec.number(3, 1..=9), if normed { 1 } else { spec.number(300, 1..=300) });

@@ -179,7 +179,7 @@ fn matrices(variant: &Variant, spec: &Spec, count: u32, cols: u32, blocks: u32) 
     (0..u64::from(count)).map(random).collect()
 }
 
-/// Matrices of one shape as one.
+/// Packs matrices of one shape side by side into one matrix.
 fn side_by_side(tensors: &[Tensor<'_>]) -> Packed {
     let (dtype, cols, width) = (tensors[0].dtype, tensors[0].shape[0], tensors[0].shape[1]);
     let mut packed = Packed::new(dtype, width, cols * tensors.len());
@@ -194,13 +194,13 @@ struct Chosen {
     tensors: Vec<Tensor<'static>>,
     packed: Packed,
     experts: Vec<u32>,
-    /// Range of the experts that a dispatch has.
+    /// Range of the experts whose matrices a dispatch has.
     served: Range<u32>,
 }
 
 impl Chosen {
-    /// `pairs` pairs of experts of `[cols, 32 * blocks]` each. The dispatch leaves the first expert out and, of more than two,
-    /// the last.
+    /// `pairs` pairs with experts whose matrices are `[cols, 32 * blocks]`. The dispatch leaves out the first expert and,
+    /// if there are more than two, the last.
     fn new(variant: &Variant, spec: &Spec, pairs: u32, cols: u32, blocks: u32) -> Self {
         let count = spec.number(5, 2..=9);
         let tensors = matrices(variant, spec, count, cols, blocks);

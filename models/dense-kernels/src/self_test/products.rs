@@ -10,9 +10,10 @@ use crate::cast::u32_of;
 use crate::kernel::matmul;
 use crate::pack::{BLOCK, Format};
 
-/// Tolerance of sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
+/// Tolerance of f32 sums of 2,048 products. Products have size 1/3 and sums size 15, or twice as much with normed
+/// activations.
 pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
-/// Tolerance of the product of two such sums, one through `exp`.
+/// Tolerance of the product of two sums as in `SUM`, one of which passes through `exp`.
 pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 
 /// A storage type that the variant's weights module reads.
@@ -22,13 +23,13 @@ pub(super) fn dtype(variant: &Variant) -> Dtype {
     Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
 }
 
-/// Number of blocks of a row, at most `usual`, that the storage type fills.
+/// Returns a number of blocks per row, at most `usual`, that whole blocks of the storage type fill.
 pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
     let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
     unit * spec.number(usual / unit, 1..=usual / unit)
 }
 
-/// Rounds to f16, two to a word.
+/// Rounds values to f16, two per word.
 pub(super) fn halves(values: &[f32]) -> Vec<u32> {
     let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
     values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()

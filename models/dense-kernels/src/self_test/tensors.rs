@@ -62,7 +62,7 @@ pub fn random(dtype: Dtype, cols: usize, width: usize, seed: u64) -> Tensor<'sta
     Tensor { name: "random".into(), dtype, shape: vec![cols, width], data: data.into() }
 }
 
-/// Turns codes of e4m3 that are no numbers into ones next to them.
+/// Replaces codes of e4m3 that are NaN by the codes next to them.
 pub fn no_nan(codes: &mut [u8]) {
     codes.iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code -= 1);
 }

@@ -20,7 +20,7 @@ use crate::decoder::sparse::Sparse;
 use crate::decoder::splits::Splits;
 use crate::{ModelError, Reach, SparseOptions};
 
-/// Weights, kernels, and the selection of blocks.
+/// Weights, kernels and block selection of heads with keys and values of their own.
 #[derive(Debug)]
 pub(in crate::decoder) struct Heads {
     pub(super) layers: Arc<[HeadWeights]>,
@@ -31,7 +31,8 @@ pub(in crate::decoder) struct Heads {
     kernels: Vec<HeadKernels>,
     pub(super) apply_sinks: Arc<Pipeline>,
     pub(super) prefill_reduce: Arc<Pipeline>,
-    /// Merge of partial results, for cooperative matrices if keys of tiles come to the device in parts.
+    /// Merge of partial results: for prefill with cooperative matrices, if keys of tiles come to the device in parts;
+    /// `None` otherwise.
     pub(super) merge: Option<Merge>,
     pub(in crate::decoder) sparse: Option<Sparse>,
     /// Prefixes that the current step attends in chunks, by attention group.

@@ -44,7 +44,7 @@ pub(super) struct IndexScorer {
     page: u32,
     /// Number of rows whose scores exist at one time.
     portion: usize,
-    /// Memory that scores may use a part of, if known, and the size limit of a binding.
+    /// Memory that scores may partly use; `None` if it is unknown.
     memory: Option<Memory>,
     max_bytes: u64,
 }
@@ -61,9 +61,9 @@ pub(super) enum IndexOf {
 /// Weights of queries and gates.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct IndexQueries {
-    /// Projection of the latent of queries.
+    /// Projection from the latent of queries to the indexer's queries.
     pub(in crate::decoder) q: Matrix,
-    /// Weight of each head, times all constant factors on scores.
+    /// Projection to the weight of each head, times all constant factors on scores.
     pub(in crate::decoder) gates: Matrix,
 }
 
@@ -84,11 +84,11 @@ pub(super) struct IndexSelection<'a> {
 /// [`PORTION`] rows need more.
 const SCORE_BYTES: usize = 64 << 20;
 
-/// Divisor of the number of rows of a portion, for the alignment of bindings.
+/// Number that divides the number of rows of every portion, for the alignment of bindings.
 pub(super) const PORTION: usize = 64;
 
-/// Returns the number of rows, out of `rows` rows of `words` words, whose scores exist at the same time: by the
-/// published rule, if the free memory is known. A binding holds `max_bytes`.
+/// Returns the number of rows whose scores exist at the same time, out of `rows` rows of `words` words. If the free
+/// memory is known, the published rule decides. A binding holds `max_bytes` bytes.
 pub(super) fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
     let row_bytes = words.max(1) * size_of::<f32>();
     let together = match memory.map(|memory| rows_at_once(rows, words, memory)) {
@@ -154,7 +154,7 @@ impl IndexScorer {
         self.config.num_heads * self.config.head_dim
     }
 
-    /// Returns the bounds of the rows of a step.
+    /// Returns the limits of a selection: how many scores a row has at most, and how many keys it selects.
     fn limits(&self, longest: u32) -> TopKLimits {
         TopKLimits { max_scores: longest, max_k: self.config.top_k }
     }
@@ -203,8 +203,8 @@ impl IndexScorer {
         self.format.append(ctx, rows, vectors, slots, cache);
     }
 
-    /// Records the selection of a step. Since it depends on small differences, queries and gates do not use cooperative matrices,
-    /// which would treat prefill and decode rows differently.
+    /// Records the selection of a step. The selection depends on small differences of scores, so queries and gates do not
+    /// use cooperative matrices, which would treat prefill and decode rows differently.
     pub(super) fn select(&self, ctx: &mut Ctx<'_>, choice: &IndexSelection<'_>) -> Result<(), ModelError> {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);

@@ -67,7 +67,8 @@ impl IndexerState {
         batch.longest > self.scorer.config.top_k
     }
 
-    /// Returns the selection of the current layer: lists of [`longest_list`](Self::longest_list) tokens and a count.
+    /// Returns the selection of the current layer: for each row, a count and space for
+    /// [`longest_list`](Self::longest_list) tokens.
     pub(super) fn lists(&self) -> &Buf<u32> {
         &self.lists
     }

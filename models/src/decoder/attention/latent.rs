@@ -279,7 +279,7 @@ struct LatentRows<'a> {
     /// Lists of selected tokens, and the length of the longest; `None` for attention to all tokens.
     lists: Option<(&'a Buf<u32>, u32)>,
     split: SplitPlan,
-    /// Order in which keys pass through the ring, if they do.
+    /// Order in which keys pass through the ring; `None` if all keys are on the device.
     stream: Option<&'a Stream>,
 }
 

@@ -11,8 +11,8 @@ use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, ModelError};
 
-/// Merge of a part's output with the output of earlier parts. The kernel with cooperative matrices needs it; the one without
-/// continues from the output itself.
+/// Merge of a part's output with the output of earlier parts. Prefill with cooperative matrices needs the merge;
+/// without them, the kernel itself continues from the earlier output.
 #[derive(Debug)]
 pub(super) struct Merge {
     pipeline: Arc<Pipeline>,

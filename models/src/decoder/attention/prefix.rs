@@ -43,7 +43,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Records the attention of the tiles of a layer, if their prefixes are in chunks.
+    /// Records the attention of the tiles of a layer, if their prefixes are in chunks. Returns whether they are.
     pub(super) fn attend_prefixes(
         &self,
         ctx: &mut Ctx<'_>,

@@ -23,7 +23,8 @@ pub(super) fn append_kernel(
     Ok(gpu.pipeline(&rope_append::variant(shape, config.rope.pairing, before))?)
 }
 
-/// Whether biases are added on the way to the rotation, which spares a pass over all rows. Norms of whole rows come between.
+/// Whether biases are added right before the rotation, which spares a pass over all rows. Norms of whole rows must
+/// run between the two.
 fn biases_late(config: &DecoderConfig) -> bool {
     config.qkv_bias && config.qk_norm != QkNorm::Whole
 }
@@ -56,7 +57,8 @@ pub(super) fn project(
     Ok(())
 }
 
-/// Records norms of heads, the rotation of queries, into `q`, and of keys, and the write of keys and values to the cache.
+/// Records norms of heads, the rotation of queries and keys, and the write of keys and values to the cache. The
+/// rotated queries go to `q`.
 pub(super) fn append(
     ctx: &mut Ctx<'_>,
     rope_append: &Arc<Pipeline>,

@@ -162,7 +162,7 @@ impl Draws {
         self.top_requests.iter().map(|top_request| 1 + top_request.tokens).max().unwrap_or(0)
     }
 
-    /// Whether log-probabilities are needed of logits that are edited.
+    /// Whether log-probabilities are needed from logits before their edits.
     pub(super) fn keeps_raw(&self) -> bool {
         !self.adjusted.is_empty() && !self.sampled.is_empty()
     }

@@ -29,7 +29,7 @@ use crate::decoder::buffers::GrowBuf;
 use crate::sparse::Predictions;
 use crate::{KvPool, ModelError};
 
-/// Maximum wait for reads of other threads. After it the host reads by itself, and waits as long as the disk takes.
+/// Maximum wait for reads of other threads. Afterwards the host reads by itself, and waits as long as the disk takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Task of the reads that a layer waits for; predictions have smaller numbers.
@@ -91,7 +91,7 @@ pub(super) struct StagedPages<'a> {
 }
 
 impl Fetcher {
-    /// Creates a fetcher of `spill` within `limits`, whose cache counts blocks of all `layers`.
+    /// Creates a fetcher of `spill` within `limits`. Its cache holds `layers` times as many blocks as `limits` states.
     ///
     /// # Errors
     /// Memory of the device, and threads that do not start.

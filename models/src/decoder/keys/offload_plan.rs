@@ -16,11 +16,11 @@ use crate::{KvPool, ModelError};
 /// Plan of the keys and values of a step that are not on the device.
 #[derive(Debug)]
 pub(in crate::decoder) struct OffloadPlan {
-    /// Slot of each row's keys and values off the device, -1 for rows that are written elsewhere: slots of blocks, for each
-    /// buffer that the step writes, or of [staging blocks](DirtyBlocks).
+    /// Slot of each row's keys and values off the device; -1 for rows that are written elsewhere. There is one list of
+    /// slots of blocks for each buffer that the step writes, or one list of slots of [staging blocks](DirtyBlocks).
     slots: StepList<i32>,
-    /// Segments that the step writes, and where their slots begin; a single one with slots of staging blocks. Empty if no row has
-    /// such a slot.
+    /// Segments that the step writes, and the position of each segment's slots. There is only one if slots are of staging
+    /// blocks, and none if no row is written off the device.
     segments: Vec<(usize, usize)>,
     /// Whether some rows write to blocks on the device, in a step in which others do not.
     resident: bool,

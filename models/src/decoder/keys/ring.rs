@@ -42,8 +42,8 @@ pub(in crate::decoder) struct RingKeys {
     fetches: Fetches,
 }
 
-/// Lists of copies that commands fetch from the host, with the number of times. Their contents are known when the
-/// commands are submitted.
+/// Lists of copies that commands fetch from the host, and the number of times of each. Their contents are known when
+/// the commands are submitted.
 pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
 /// Contents of a slot.
@@ -156,8 +156,8 @@ impl RingKeys {
         Ok(())
     }
 
-    /// Records the copy of a chunk to the device, unless it is there, and concurrently with what follows the copy of `next` and
-    /// the write of dirty blocks to the host. Returns where the chunk's keys are.
+    /// Records the copy of a chunk to the device, unless it is there. The copy of `next` and the write of dirty blocks to
+    /// the host run concurrently with the commands that follow. Returns the location of the chunk's keys.
     pub(in crate::decoder) fn bring(
         &mut self,
         context: &mut TransferContext<'_>,

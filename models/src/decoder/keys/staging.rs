@@ -19,7 +19,8 @@ use crate::{KvPool, ModelError};
 /// Staging blocks of a step.
 #[derive(Debug)]
 pub(super) struct StagingBlocks {
-    /// K and V, or latents: for every layer if they are read back at the step's end, else one that layers use in turn.
+    /// Buffers of K and V, or of latents: a set for each layer if the host reads them back at the step's end, otherwise
+    /// one set that layers use in turn.
     layers: Vec<SmallVec<[GrowBuf<KvWord>; 2]>>,
 }
 
@@ -34,16 +35,16 @@ pub(in crate::decoder) struct DirtyBlocks {
     in_staging: bool,
     /// Number of blocks in host memory; larger numbers are blocks on disk.
     host_blocks: u32,
-    /// Pairs of block and staging block: of partly filled ones on the host, and of those that the step only reads.
+    /// Pairs of block and staging block, for partly filled blocks on the host and for blocks that the step only reads.
     pub(super) to_staging: [Range<usize>; 2],
-    /// Pairs of staging block and block, of all on the host.
+    /// Pairs of staging block and block, for all dirty blocks on the host.
     pub(super) to_host: Range<usize>,
     /// Pairs of staging block and block id, of blocks whose keys are copied to the [board](KvPool::board): dirty ones, and those
     /// that the step only reads.
     pub(super) board: Range<usize>,
     /// Number of further staging blocks, for blocks that the step only reads.
     read_only: usize,
-    /// Pairs of block on disk, by its number there, and staging block.
+    /// Pairs of a block's number on disk and its staging block.
     pub(super) disk_to_staging: Vec<(u32, u32)>,
     pub(super) staging_to_disk: Vec<(u32, u32)>,
 }
@@ -91,8 +92,8 @@ impl DirtyBlocks {
             staging_to_disk.into_iter().map(|(index, block)| (index, block - self.host_blocks)).collect();
     }
 
-    /// Assigns further staging blocks to blocks that the step summarises but does not write, and lists the keys of all for the
-    /// board.
+    /// Assigns further staging blocks to blocks that the step summarises but does not write, and lists all blocks whose
+    /// keys go to the board.
     pub(super) fn add_read_only(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
         let staging = u32_of(self.blocks.len())..;
         self.read_only = blocks.len();
@@ -162,7 +163,7 @@ impl StagingBlocks {
         self.layers[layer % self.layers.len()].iter().map(|index| &**index)
     }
 
-    /// Returns the length of each buffer of one layer, which those of the others follow from.
+    /// Returns the length of each buffer of one layer, from which the lengths in other layers follow.
     pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().take(1).flatten().map(|index| index.len())
     }

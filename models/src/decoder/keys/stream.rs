@@ -11,8 +11,8 @@ use crate::kv::{KeysIn, ROWS};
 /// Order in which some rows attend their keys.
 #[derive(Debug)]
 pub(in crate::decoder) struct Stream {
-    /// First entry of its block tables among those of all streams. These tables name blocks of ring slots instead of blocks of
-    /// the pool.
+    /// First entry of the stream's block tables among those of all streams. These tables name blocks of ring slots
+    /// instead of blocks of the pool.
     pub(in crate::decoder) tables_at: usize,
     /// Groups in the order of rows.
     pub(in crate::decoder) groups: Vec<RingGroup>,
@@ -21,7 +21,7 @@ pub(in crate::decoder) struct Stream {
 /// Sequences that use the ring together.
 #[derive(Debug)]
 pub(in crate::decoder) struct RingGroup {
-    /// Range of their rows in the step.
+    /// Range of the group's rows in the step.
     pub(super) rows: Range<u32>,
     pub(in crate::decoder) chunks: Vec<KeyChunk>,
 }
@@ -31,7 +31,7 @@ pub(in crate::decoder) struct RingGroup {
 pub(in crate::decoder) struct KeyChunk {
     /// Range of positions.
     pub(in crate::decoder) keys: Range<u32>,
-    /// Copies of its blocks to a slot of the ring; none if all of them are attended in place.
+    /// Copies of the chunk's blocks to a slot of the ring; none if all of them are attended in place.
     pub(in crate::decoder) parts: Vec<BlockCopies>,
     /// Buffers that hold the chunk's keys while they are attended.
     pub(in crate::decoder) at: KeysIn,
@@ -51,7 +51,7 @@ pub(in crate::decoder) struct BlockCopies {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::decoder) struct LoadId {
     pub(in crate::decoder) layer: usize,
-    /// First [table entry](Stream::tables_at) of its stream, which is unique.
+    /// First [table entry](Stream::tables_at) of the chunk's stream, which is unique.
     pub(in crate::decoder) stream: usize,
     pub(in crate::decoder) group: usize,
     pub(in crate::decoder) chunk: usize,
@@ -135,7 +135,7 @@ impl Stream {
 }
 
 impl RingGroup {
-    /// Returns the range of its tiles in an [aligned](Stream::align) list.
+    /// Returns the range of the group's tiles in an [aligned](Stream::align) list.
     pub(in crate::decoder) fn tiles(&self, tiles: &[Tile]) -> Range<usize> {
         let own = |tile: &Tile| self.rows.contains(&tile.row);
         let first = tiles.iter().position(own).unwrap_or(0);
@@ -147,7 +147,7 @@ impl RingGroup {
         first..end
     }
 
-    /// Returns the range of its decode rows in an [aligned](Stream::align) list.
+    /// Returns the range of the group's decode rows in an [aligned](Stream::align) list.
     pub(in crate::decoder) fn rows(&self, rows: &[DecodeRow]) -> Range<usize> {
         let own = |row: &DecodeRow| row.len > 0 && self.rows.contains(&row.row);
         let first = rows.iter().position(own).unwrap_or(0);

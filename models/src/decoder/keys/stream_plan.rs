@@ -24,10 +24,10 @@ use crate::{KvPool, ModelError};
 /// A sequence that uses the ring.
 struct Sequence<'a> {
     rows: Range<u32>,
-    /// First entry of its table in the step's tables.
+    /// First entry of the sequence's table in the step's tables.
     at: usize,
     table: &'a [BlockId],
-    /// Range of table entries that its rows attend.
+    /// Range of table entries that the sequence's rows attend.
     seen: Range<usize>,
 }
 
@@ -42,8 +42,8 @@ struct Planner<'a> {
     dirty: &'a DirtyBlocks,
 }
 
-/// Plans the streams of a step, for rows whose keys are not all on the device. `selects` says whether every layer of an attention
-/// group with selections makes one.
+/// Plans the streams of a step, for rows whose keys are not all on the device. `selects` says whether every layer of
+/// an attention group with selections selects.
 pub(super) fn plan_streams(
     kv: &KvPool,
     ring: &Ring,
@@ -174,7 +174,8 @@ impl Planner<'_> {
         self.units(group).map(|unit| self.blocks(group, unit).count()).max().unwrap_or(0)
     }
 
-    /// Returns the buffers in which all blocks of a partition can be attended in place, if there are such.
+    /// Returns the buffers in which all blocks of a partition can be attended in place; `None` if there are no such
+    /// buffers.
     fn in_place(&self, group: &[Sequence<'_>], unit: usize) -> Option<KeysIn> {
         let mut places =
             self.blocks(group, unit).map(|(_, id)| Some(self.ring.in_place_location(id.get())?.0));
@@ -230,7 +231,7 @@ impl Planner<'_> {
         chunks
     }
 
-    /// Returns the positions of partitions.
+    /// Returns the range of positions of the partitions `units`.
     fn keys(&self, units: Range<usize>) -> Range<u32> {
         let tokens = |units: usize| u32_of(units * self.unit) * self.block_size;
         tokens(units.start)..tokens(units.end)

@@ -21,8 +21,8 @@ pub(super) struct StaleSummaries {
 }
 
 impl StaleSummaries {
-    /// Units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always selected, so that it is
-    /// summarised when the next one begins.
+    /// Creates a record for units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always
+    /// selected, so a step summarises it only when the next unit begins.
     pub(super) fn new(unit: u32, block_size: u32) -> Self {
         Self { unit: unit as usize, block_size, stale: FxHashSet::default(), due: Vec::new() }
     }

@@ -63,7 +63,7 @@ impl WeightLoader<'_> {
         Ok(Some(HyperWeights { config, layers, end }))
     }
 
-    /// Loads the hyper-connection whose parts `role` names.
+    /// Loads one hyper-connection; `role` returns the tensor role of each of its parts.
     fn hyper_part(&self, role: impl Fn(HyperPart) -> Role) -> Result<Hyper, ModelError> {
         let mix = self.matrix(role(HyperPart::Mix))?;
         let mut affine = self.tensor(role(HyperPart::Base))?.to_f32();

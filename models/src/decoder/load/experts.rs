@@ -158,7 +158,7 @@ struct PackedExperts<'a> {
     rows: usize,
     /// Number of input features of the experts.
     width: usize,
-    /// Whether input features come first.
+    /// Whether the input features are the first dimension of an expert's matrix.
     transposed: bool,
     /// Whether gates and ups alternate.
     alternate: bool,

@@ -43,8 +43,9 @@ impl WeightLoader<'_> {
     }
 }
 
-/// Rejects infinities and NaN where logits would not reveal them: in weights that only select, and in vectors, since some are
-/// clamped or lost among larger values. In other matrices they reach the logits of every token that uses them.
+/// Rejects infinities and NaN in weights that only select and in vectors, where logits might not reveal them: some
+/// vectors are clamped, or lost among larger values. In other matrices, they reach the logits of every token that
+/// uses the matrix.
 fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
     let chooses =
         matches!(role, Role::IndexQ(_) | Role::IndexK(_) | Role::IndexGates(_) | Role::IndexCompressor(..));
@@ -69,10 +70,10 @@ fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
 
 /// A tensor that holds the tensors of several roles.
 struct Fused {
-    /// Role that gives its name.
+    /// Role whose name the fused tensor has.
     name: Role,
-    /// Role that gives its shape.
+    /// Role whose configured shape the fused tensor has.
     whole: Role,
-    /// First row of the part in the whole tensor.
+    /// First row of the part in the fused tensor.
     first: usize,
 }

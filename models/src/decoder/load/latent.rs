@@ -33,8 +33,8 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Loads the projections of a latent to keys and to values, by head. The key projection is applied to queries instead.
-    /// Elements are reordered, so quantised types are widened to f16.
+    /// Loads the projections of a latent to keys and to values, by head. Queries are multiplied by the key projection, so
+    /// that latents need not be. Elements are reordered, so quantised types are widened to f16.
     fn heads_of_latents(&self, l: u32, c: &LatentConfig) -> Result<(Matrix, Matrix), ModelError> {
         let heads = self.config.num_heads;
         let plain = |role| {
@@ -84,8 +84,8 @@ impl WeightLoader<'_> {
     }
 }
 
-/// Returns the key projection of a head, `[kv_rank + rope, nope + rope]`, which maps a query to the vector that is
-/// multiplied with a latent, and keeps its rotated part.
+/// Returns the key projection of a head as a matrix for queries, `[kv_rank + rope, nope + rope]`. It maps a query to
+/// the vector that is multiplied with a latent, and copies the rotated part of the query.
 fn keys_of(kv_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
     let first = head as usize * (nope + value);

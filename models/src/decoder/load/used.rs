@@ -37,7 +37,7 @@ impl<'a> Used<'a> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the tensors that another one remembers.
+    /// Adds the tensors that `other` remembers.
     pub(super) fn extend(&mut self, other: Self) {
         self.names().extend(other.names.into_inner().unwrap_or_else(PoisonError::into_inner));
     }

@@ -4,7 +4,7 @@ use super::Ctx;
 use crate::decoder::keys::{KeySource, Needed, PageContext, Residency, RingKeys, TransferContext};
 
 impl Ctx<'_> {
-    /// Records with the ring, if blocks pass through one.
+    /// Calls `record` with the ring, if blocks pass through one.
     pub(in crate::decoder) fn on_ring<R>(
         &mut self,
         record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
@@ -19,7 +19,7 @@ impl Ctx<'_> {
         self.keys.ring_mut().map(|ring| record(ring, &mut context))
     }
 
-    /// Records with the slots for selected pages, if there are any.
+    /// Calls `record` with the slots for selected pages, if there are any.
     pub(in crate::decoder) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
         if let KeySource::Pages { ring, pages } = self.keys {
             let (pass, tables, written) =

@@ -67,7 +67,7 @@ impl SparseOptions {
         u32::try_from(self.of(Phase::Prefill).support().dense_below_tokens).unwrap_or(u32::MAX).max(SHORTEST)
     }
 
-    /// Whether the share of blocks that the policy keeps of a prompt depends on the keys, and is counted.
+    /// Whether the share of a prompt's blocks that the policy keeps depends on the keys, so that steps count the blocks.
     fn keeps_by_content(&self) -> bool {
         self.policy.skips().is_none() && self.of(Phase::Prefill).support().query
     }
@@ -80,9 +80,9 @@ impl ChunkRehearsal<'_> {
         self.grid.clone()
     }
 
-    /// Runs the last `rows` tokens of a prompt of `tokens` tokens, dense or `selecting` blocks, and waits for them. The first run
-    /// of a length also writes keys and values of the earlier tokens. Returns the share of blocks that were attended, if it
-    /// depends on the keys.
+    /// Runs a chunk of the last `rows` tokens of a prompt of `tokens` tokens, and waits for it. The chunk selects blocks
+    /// if `selecting`, else it attends everything. The first run of a length also writes keys and values of the earlier
+    /// tokens. Returns the share of blocks that were attended, if this share depends on the keys.
     ///
     /// # Errors
     /// Errors of the device.

@@ -17,7 +17,7 @@ use crate::sparse::{Attended, Tally};
 pub(super) struct Account {
     /// Blocks that each slice attended; `None` for slices that the policy ignores.
     attended: Vec<Option<Attended>>,
-    /// Times of submissions before the end of the step.
+    /// Times of the step's submissions before its last one.
     pub(super) timings: Vec<Timing>,
 }
 
@@ -45,7 +45,7 @@ impl Account {
         }
     }
 
-    /// Counts the rows that attend everything in a layer, of slices that the policy acts on.
+    /// Counts the rows that attend everything in a layer and belong to slices that the policy acts on.
     fn count_whole(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>], layer: usize) {
         let block = rules.options.policy.block_size();
         let sparse = rules.selects_in(batch, layer);
@@ -67,7 +67,7 @@ impl Account {
         }
     }
 
-    /// Returns the counts of the slice of selecting rows.
+    /// Returns the counts of the slice that the selecting rows belong to.
     pub(super) fn of(&mut self, selecting: &SelectingRows) -> &mut Attended {
         self.attended[selecting.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
     }
@@ -78,7 +78,7 @@ impl Account {
         self.of(selecting).count(layer, Tally { blocks, visible });
     }
 
-    /// Counts the blocks of a layer's selections, one for each of the selecting rows.
+    /// Counts the blocks of a layer's selections: each of the selecting rows has one selection.
     pub(super) fn count_selections(
         &mut self,
         rules: &Rules,

@@ -11,8 +11,8 @@ use crate::ModelError;
 use crate::cast::u32_of;
 
 impl Ranker {
-    /// Plans how many blocks each row selects in each layer. Returns the maximum, rounded up. If pages are spare, some more
-    /// blocks are prefetched.
+    /// Plans the number of blocks that each row selects in each layer, and returns the maximum, rounded up. If the device
+    /// has spare pages, it also plans to prefetch further blocks.
     pub(super) fn budget(
         &mut self,
         rules: &Rules,
@@ -70,15 +70,15 @@ impl Ranker {
         policy.budget(layer, then) + (blocks - then_blocks)
     }
 
-    /// Returns the number of blocks that a row's lists must have space for, which stays the same for a while,
-    /// whichever steps retrieve.
+    /// Returns the number of blocks that a row's lists must have space for, whichever steps retrieve. It stays the same
+    /// for a while.
     fn max_taken(&self, rules: &Rules, layer: usize, selecting: &SelectingRows) -> u32 {
         let more = self.kept.as_ref().map_or(0, |kept| kept.more(rules.block()));
         rules.options.policy.budget(Some(rules.options.in_model(layer)), selecting.kv_len()) + more
     }
 
-    /// Returns the number of tokens of the sequence in the step whose selection a row keeps; `None` if the row
-    /// selects itself.
+    /// Returns the number of tokens that a row's sequence had in the step whose selection the row keeps; `None` if the
+    /// row selects itself.
     fn then(&self, index: usize) -> Option<usize> {
         self.kept.as_ref()?.then(index).map(|tokens| tokens as usize)
     }

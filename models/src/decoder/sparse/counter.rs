@@ -11,11 +11,11 @@ use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 
-/// Counts of the lists of a step's chunks.
+/// Kernel and buffers that count the blocks in the lists of a step's prompt chunks.
 #[derive(Debug)]
 pub(super) struct Counter {
     pipeline: Arc<Pipeline>,
-    /// Lists of every chunk of the step.
+    /// Positions of the lists of every chunk of the step.
     spans: GrowBuf<ListSpan>,
     /// Number of blocks in lists, `[layers, chunks]`.
     counts: GrowBuf<u32>,
@@ -49,7 +49,7 @@ impl Counter {
         self.counts.fit(gpu, layers * self.chunks)
     }
 
-    /// Records the count of a layer's lists.
+    /// Records the count of the blocks in a layer's lists.
     pub(super) fn count(&self, pass: &mut Pass, lists: &DeviceLists, layer: usize) {
         let params = ListCountsParams { list_stride: lists.stride, first: u32_of(layer * self.chunks) };
         let buffers =

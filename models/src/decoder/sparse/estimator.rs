@@ -29,10 +29,10 @@ use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 
-/// Maximum number of f32 scores at one time, unless one query block has more.
+/// Maximum number of f32 scores that exist at one time, unless a single query block has more.
 const PARTS: usize = 16 << 20;
 
-/// Kernels and buffers of the estimate.
+/// Kernels and buffers of a selection by antidiagonals.
 #[derive(Debug)]
 pub(super) struct Estimator {
     form: Antidiagonals,
@@ -50,7 +50,7 @@ pub(super) struct Estimator {
     strides: GrowBuf<u32>,
     parts: GrowBuf<f32>,
     sums: GrowBuf<f32>,
-    /// Lists `[query_blocks, num_kv_heads]` that vote.
+    /// Lists that vote on a common selection, `[query_blocks, num_kv_heads]`.
     voters: GrowBuf<u32>,
 }
 
@@ -108,7 +108,7 @@ impl Estimator {
         }))
     }
 
-    /// Returns the estimate of a chunk's queries against the keys that its lists select from.
+    /// Returns the parameters of the kernels for a chunk's queries and the keys that its lists select from.
     fn estimate(&self, selecting: &SelectingRows) -> Estimate {
         let causal = self.form.vote.is_none();
         let kv_len =

@@ -18,7 +18,7 @@ use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
-/// Kept lists by layer, and which rows of a step retrieve.
+/// Lists that sequences keep between retrievals, by layer, and the rows of a step that retrieve.
 #[derive(Debug)]
 pub(super) struct KeptLists {
     retrievals: Retrievals,
@@ -29,7 +29,7 @@ pub(super) struct KeptLists {
     params: KeepListsParams,
     rows: GrowBuf<KeptRow>,
     row_retrievals: Vec<RowRetrieval>,
-    /// Whether a row retrieves: in the current step, and in the next one if all sequences go on.
+    /// Whether a row of the current step retrieves, and whether a row of the next step does if all sequences go on.
     retrieves: [bool; 2],
 }
 
@@ -89,19 +89,19 @@ impl KeptLists {
         self.rows.write(gpu, &rows)
     }
 
-    /// Returns how many tokens the sequence had when the selection that row `index` reuses was made; `None` if the row makes its
-    /// own.
+    /// Returns the number of tokens that the sequence of row `index` had when the selection that the row reuses was made;
+    /// `None` if the row makes its own.
     pub(super) fn then(&self, index: usize) -> Option<u32> {
         let retrieval = &self.row_retrievals[index];
         (!retrieval.retrieves()).then_some(retrieval.then)
     }
 
-    /// Maximum number of blocks of a list in addition to its budget.
+    /// Maximum number of blocks of a list in addition to its budget: those that begin between two retrievals.
     pub(super) fn more(&self, block: u32) -> u32 {
         self.retrievals.begun(block)
     }
 
-    /// Whether a row of the step selects.
+    /// Whether any row of the step selects.
     pub(super) fn retrieves(&self) -> bool {
         self.retrieves[0]
     }
@@ -111,12 +111,12 @@ impl KeptLists {
         self.retrieves.swap(0, 1);
     }
 
-    /// Adds the numbers that the step's commands depend on.
+    /// Adds the numbers that the step's commands depend on to `shape`.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend([usize::from(self.retrieves()), self.row_retrievals.len(), self.rows.len()]);
     }
 
-    /// Records that lists of a layer are stored, or restored for rows that keep theirs.
+    /// Records that the lists of a layer are stored for rows that select, and restored for rows that keep theirs.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, lists: &DeviceLists) {
         let Some(kept) = &self.lists[layer] else { return };
         let buffers =

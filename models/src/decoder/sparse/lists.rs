@@ -27,7 +27,7 @@ pub(super) const ALIGN: usize = 64;
 /// commands.
 const STEP: u32 = 32;
 
-/// Returns the entries from one list to the next, for lists of at most `blocks` blocks.
+/// Returns the number of entries from one list to the next, for lists of at most `blocks` blocks.
 pub(super) fn stride(blocks: u32) -> u32 {
     (1 + blocks).next_multiple_of(STEP)
 }
@@ -56,8 +56,9 @@ pub(super) fn default_blocks(max: u32) -> u32 {
 pub(super) const ROWS_ALIGN: usize = 16;
 
 impl SelectionStep<'_> {
-    /// Returns the length of the longest list of `rows` decode rows, given `blocks`: rounded up, so that commands stay the same
-    /// while lists grow, if the pages of these blocks and of prefetched ones fit.
+    /// Rounds up `blocks`, the length of the longest list of `rows` decode rows, so that commands stay the same while
+    /// lists grow. Returns `blocks` itself if the pages of the rounded lists and of prefetched blocks do not fit on the
+    /// device.
     pub(super) fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
         let longest = longest(blocks, rules.block());
         let pages = (longest + default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
@@ -65,7 +66,7 @@ impl SelectionStep<'_> {
     }
 }
 
-/// Lists made by kernels, for one layer after the other or for all layers at once.
+/// Lists that kernels make: layers use the same lists in turn, or all layers have theirs at the same time.
 #[derive(Debug)]
 pub(super) struct DeviceLists {
     bufs: OfLayers<u32>,
@@ -87,7 +88,7 @@ impl DeviceLists {
         Self::of_layers(gpu, num_layers, false)
     }
 
-    /// Lists of `num_layers` layers; `at_once` says that those of all layers exist at the same time.
+    /// Creates the lists of `num_layers` layers; `at_once` says whether the lists of all layers exist at the same time.
     pub(super) fn of_layers(gpu: &Gpu, num_layers: usize, at_once: bool) -> Result<Self, ModelError> {
         Ok(Self {
             bufs: OfLayers::new(gpu, "lists", ALIGN, at_once.then_some(num_layers))?,
@@ -173,7 +174,7 @@ impl DeviceLists {
         self.traced.as_ref().map(|traced| pass.read(traced, 0..traced.len()))
     }
 
-    /// Counts blocks by the device's counts, `[layers, selecting rows]`.
+    /// Adds the numbers of blocks that the device counted, `counts` `[layers, selecting rows]`, to the account.
     pub(super) fn count(
         &self,
         rules: &Rules,
@@ -221,8 +222,8 @@ impl DeviceLists {
 }
 
 impl Rules {
-    /// Makes the lists of all groups and KV heads of a layer, after those of rows that another selector serves. `longest` rounds
-    /// the length of the longest list.
+    /// Makes the lists of a layer for all list groups and KV heads. They follow the lists of rows that another selector
+    /// serves. `longest` rounds the length of the longest list.
     pub(super) fn lay_out(
         &self,
         rows: &[SelectingRows],
@@ -250,7 +251,7 @@ impl Rules {
         HostLists { words, stride, blocks }
     }
 
-    /// Returns the selection that the policy's own code would return for the lists of selecting rows.
+    /// Converts the lists of selecting rows to the selection that the policy's own code would return.
     fn selection(&self, selecting: &SelectingRows, lists: &[&[u32]]) -> Selection {
         let block = self.options.policy.block_size();
         let list =

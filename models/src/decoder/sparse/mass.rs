@@ -35,7 +35,7 @@ pub(super) struct Mass {
     lses: GrowBuf<f32>,
     /// Results of `mass_cut`, `[rows, num_kv_heads]`.
     cuts: GrowBuf<[u32; 4]>,
-    /// Lists of every row.
+    /// Positions of the lists of every row.
     spans: GrowBuf<ListSpan>,
     /// Number of blocks in lists, `[layers, rows]`.
     pub(super) counts: GrowBuf<u32>,
@@ -58,7 +58,7 @@ pub(super) struct Ranked<'a> {
 }
 
 impl Mass {
-    /// Creates the selection of a policy; `None` if a budget determines the number of blocks.
+    /// Creates the selection by certified mass of a policy; `None` if a budget determines the number of blocks.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, kv, .. } = *load;
         let Some(mass) = policy.mass() else { return Ok(None) };
@@ -97,8 +97,8 @@ impl Mass {
         [self.lses.len(), self.cuts.len(), self.spans.len(), self.counts.len()]
     }
 
-    /// Records the lists of a layer whose blocks are scored. Keys are read in the order of scores, until bounds make the mass
-    /// certain.
+    /// Records the lists of a layer whose blocks are scored. Keys are read in the order of scores, until bounds certify
+    /// that the lists keep enough mass.
     pub(super) fn cut(
         &self,
         rules: &Rules,

@@ -8,7 +8,7 @@ use super::SelectingRows;
 use crate::ModelError;
 use crate::sparse::{Attended, Mean, SparseOptions};
 
-/// Number of queries of a chunk that are measured, evenly spread. The cost is their dense attention in f64.
+/// Number of queries of a chunk that are measured, evenly spread. Each measured query needs dense attention in f64.
 const QUERIES: usize = 16;
 
 /// A selection of selecting rows in a layer, with its inputs.

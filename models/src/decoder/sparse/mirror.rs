@@ -15,7 +15,7 @@ use crate::KvPool;
 #[derive(Debug)]
 pub(super) struct Mirror {
     shape: KvShape,
-    /// `[layer]`: K of a block `[num_kv_heads, block_size, head_dim]`.
+    /// Keys of each block, `[num_kv_heads, block_size, head_dim]`, by layer and physical block.
     layers: Vec<FxHashMap<u32, Box<[f32]>>>,
 }
 
@@ -41,7 +41,7 @@ impl Mirror {
         }
     }
 
-    /// Records readbacks of the blocks of `tables` that are missing here.
+    /// Records readbacks of the blocks of `tables` that the mirror lacks.
     pub(super) fn read_missing<'a>(
         &self,
         pass: &mut Pass,

@@ -17,7 +17,7 @@ pub(super) struct PrefetchLists {
     pub(super) lists: [GrowBuf<u32>; 2],
     /// Number of entries from one list to the next; 0 if the step prefetches nothing.
     pub(super) stride: u32,
-    /// Number of blocks beyond the selection, if the policy gives it.
+    /// Number of blocks to prefetch beyond the selection, if the policy states it.
     stated: Option<u32>,
 }
 
@@ -31,8 +31,8 @@ impl PrefetchLists {
         })
     }
 
-    /// Plans a step whose `rows` take up to `max` blocks each into `lists` lists. As many more as the policy says, or else up to
-    /// a quarter, are prefetched, if they fit into `spare`.
+    /// Plans a step whose `rows` take up to `max` blocks each into `lists` lists. The step prefetches as many further
+    /// blocks as the policy states, or else a quarter of `max`, but at most `spare`.
     pub(super) fn lay_out(
         &mut self,
         gpu: &Gpu,

@@ -24,18 +24,21 @@ use crate::sparse::SelectionPlace;
 #[derive(Debug)]
 pub(super) struct OnHost {
     mirror: Mirror,
-    /// Selections of the last layer that selected itself.
+    /// Selections of the last layer that did not reuse the selections of another layer.
     last: Vec<Selection>,
-    /// Retrievals of sequences, if rows do not select in all steps, and those of the current rows.
+    /// Retrievals of sequences, if rows do not select in all steps. The next field has the retrievals of the current
+    /// rows.
     retrievals: Option<Retrievals>,
     row_retrievals: Vec<RowRetrieval>,
-    /// Selections that sequences keep, with their number of tokens at the time, by layer and slot.
+    /// Selections that sequences keep, each with the number of tokens that the sequence had at its retrieval, by layer
+    /// and slot.
     kept: FxHashMap<(usize, u32), (usize, Selection)>,
     /// Lists of the current layer.
     buf: GrowBuf<u32>,
-    /// Stride and longest length of the lists, in each layer that has lists.
+    /// Stride and maximum length of a layer's lists; `None` for layers without lists.
     placed: Vec<Option<(u32, u32)>>,
-    /// Whether the step selects blocks, and whether the attention mass that they keep is certified.
+    /// Whether the step selects blocks. The next field says whether it certifies the attention mass that the selections
+    /// keep.
     selects: bool,
     certifies: bool,
 }
@@ -52,7 +55,7 @@ struct Queries {
 }
 
 impl Queries {
-    /// Returns rows of `values`, `[num_heads, rows, head_dim]`.
+    /// Returns `rows` of `values` in the order `[num_heads, rows, head_dim]`.
     fn of(&self, values: &[f32], rows: Range<usize>) -> Vec<f32> {
         let Self { num_heads, head_dim, .. } = *self;
         let of_head = |head| rows.clone().map(move |row| (row * num_heads + head) * head_dim);
@@ -84,7 +87,7 @@ impl OnHost {
         })
     }
 
-    /// Submits the pass so far, and reads back the queries of the step and the keys that are missing here.
+    /// Submits the pass so far, and reads back the queries of the step and the keys that the mirror lacks.
     fn read_queries(
         &mut self,
         rules: &Rules,
@@ -111,7 +114,7 @@ impl OnHost {
         Ok(Queries { values: done.get(q), previous, num_heads, head_dim, timings })
     }
 
-    /// Runs the policy's own code for the selecting row `index`, with what its sequence keeps.
+    /// Runs the policy's own code for the selecting row `index`, with the selection that its sequence keeps.
     fn select(
         &mut self,
         rules: &Rules,

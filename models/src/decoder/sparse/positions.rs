@@ -15,7 +15,7 @@ use crate::decoder::ops::Ctx;
 #[derive(Debug)]
 pub(super) struct Positions {
     buf: GrowBuf<u32>,
-    /// Lists of each layer; `None` if the layer is dense.
+    /// Position of the lists of each layer; `None` if the layer is dense.
     placed: Vec<Option<Placed>>,
 }
 

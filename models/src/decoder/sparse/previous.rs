@@ -17,7 +17,7 @@ use crate::sparse::SparseOptions;
 /// Queries of each layer that selects, `[rows, num_heads * head_dim]`.
 pub(super) type Queries = Arc<[Option<Buf<f32>>]>;
 
-/// Queries that a step stores for the next one, and the rows of those that the previous step stored.
+/// Queries that a step stores for the next step, and the rows in which the previous step stored its queries.
 #[derive(Debug)]
 pub(in crate::decoder) struct Previous {
     pub(super) queries: Queries,
@@ -28,7 +28,7 @@ pub(in crate::decoder) struct Previous {
     /// Cache group whose blocks identify tokens.
     group: usize,
     block_size: u32,
-    /// Rows of the last step, by their tokens.
+    /// Rows of the queries that the last step stored, by token.
     rows: FxHashMap<Token, u32>,
     /// Queries of the current step that are stored.
     kept: Vec<KeptQuery>,
@@ -77,9 +77,10 @@ impl Previous {
         }))
     }
 
-    /// Plans which queries the step stores: those of decode rows, and of the last row of each prompt chunk. Returns for each
-    /// slice the row of the query before its first token, or of that token if it is run again; `None` for prompts, and if no such
-    /// query is stored. `at_once` says that steps of single tokens select in all layers before any layer has its queries.
+    /// Plans which queries the step stores: those of decode rows, and of the last row of each prompt chunk. Returns, for
+    /// each slice, the stored row of the token before its first token, or of its first token if a step already ran it;
+    /// `None` for prompts, and if no such query is stored. `at_once` says whether steps of single tokens select in all
+    /// layers before any layer has its queries.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], at_once: bool) -> Vec<Option<u32>> {
         self.kept.clear();
         let mut row = 0;
@@ -122,7 +123,7 @@ impl Previous {
         }
     }
 
-    /// Whether queries are stored directly, which the step's commands depend on.
+    /// Returns whether queries are stored directly, as a number: the step's commands depend on it.
     pub(super) fn shape(&self) -> usize {
         usize::from(self.in_place)
     }

@@ -80,8 +80,8 @@ impl Scorer {
         self.due_blocks.forget(blocks);
     }
 
-    /// Plans which blocks a step summarises; `selects` says whether a row of it selects. Returns whether all of them were
-    /// complete before the step.
+    /// Plans which blocks a step summarises; `selects` says whether a row of the step selects. Returns whether all these
+    /// blocks were complete before the step.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
@@ -150,7 +150,7 @@ impl Scorer {
         }
     }
 
-    /// Records the inputs of scores other than summaries: hashes of queries.
+    /// Records the hashes of queries, for policies that rank by hashes.
     pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
             ScorerKind::Hashes(hashes) => hashes.prepare(pass, context),

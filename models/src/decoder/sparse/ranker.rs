@@ -46,22 +46,22 @@ pub(super) struct Ranker {
     summarises_early: bool,
     /// Whether all layers select at the start of a step that summarises only blocks completed before it.
     at_once: bool,
-    /// Rows of the queries that select, by attention group, if they are not the rows that attend lists.
+    /// Rows whose queries select blocks, by attention group, if they are not the rows that attend the lists.
     rows: Option<Vec<StepList<DecodeRow>>>,
-    /// Lists between the steps that select, if rows do not select in every step.
+    /// Lists that rows keep from one selection to the next; `None` if rows select in every step.
     pub(super) kept: Option<KeptLists>,
     /// Blocks that the next step may select, if they are prefetched.
     pub(super) prefetch_lists: Option<PrefetchLists>,
-    /// Lower bound of the attention mass that is kept, if digests bound it.
+    /// Lower bounds of the attention mass that lists keep; `None` if the digests give no bounds.
     shares: Option<Shares>,
-    /// Attention mass that decides how many blocks are kept, if no budget does.
+    /// Selection by certified attention mass; `None` if a budget determines the number of blocks.
     mass: Option<Mass>,
 }
 
 /// Inputs of `top_k` in a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
-    /// Index of its first row.
+    /// Index of the layer's first row.
     pub(super) first: usize,
     /// Number of blocks of each selecting row.
     pub(super) budgets: Vec<u32>,
@@ -113,8 +113,8 @@ impl Ranker {
         }))
     }
 
-    /// Plans the rows of the queries that blocks are selected by, if they are not the rows that attend. Rows that keep their
-    /// lists see no keys.
+    /// Lists the rows whose queries select blocks, if they are not the rows that attend. For a row that keeps its lists,
+    /// the listed row sees no keys.
     fn list_rows(&mut self, rules: &Rules, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         for (attn_group, rows) in step.batch.attn_groups.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
@@ -149,7 +149,7 @@ impl Ranker {
         }
     }
 
-    /// Whether a row of the step selects.
+    /// Whether any row of the step selects.
     pub(super) fn selects(&self) -> bool {
         self.kept.as_ref().is_none_or(KeptLists::retrieves)
     }
@@ -218,8 +218,8 @@ impl Ranker {
 }
 
 impl Ranker {
-    /// Records lists of a layer's selection followed by the blocks it would select next. They are made concurrently with the
-    /// selection itself, from the same scores.
+    /// Records lists that contain a layer's selection and then the blocks that the layer would select next. They are made
+    /// concurrently with the selection itself, from the same scores.
     pub(super) fn rank_prefetch(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let (Some(prefetch_lists), Some(top)) = (self.active_prefetch(), &self.tops[layer]) else { return };
         let rows = u32_of(top.budgets.len()) * self.sets;

@@ -24,7 +24,7 @@ pub(super) struct Retrievals {
 /// Last retrieval of a sequence.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    /// Position of its last token.
+    /// Position of the sequence's last token.
     position: u32,
     /// Number of the sequence's tokens in the step that retrieved.
     then: u32,
@@ -36,14 +36,15 @@ struct Last {
 pub(super) struct RowRetrieval {
     /// Number of its sequence's tokens.
     pub(super) tokens: u32,
-    /// Number of its sequence's tokens in the step that retrieved for it; equal to `tokens` if the row retrieves itself.
+    /// Number of tokens that the sequence had in the step whose retrieval the row uses; equal to `tokens` if the row
+    /// itself retrieves.
     pub(super) then: u32,
-    /// Slot of its sequence's kept lists; `None` if a later row of the sequence follows in the step.
+    /// Slot of the sequence's kept lists; `None` if a later row of the same sequence is in the step.
     pub(super) slot: Option<u32>,
 }
 
 impl RowRetrieval {
-    /// Whether the row retrieves.
+    /// Whether the row selects blocks anew, instead of keeping an earlier selection.
     pub(super) fn retrieves(&self) -> bool {
         self.then == self.tokens
     }
@@ -119,7 +120,8 @@ impl Retrievals {
         (last.position == before && u32_of(row.kv_len()) - last.then < self.stride).then_some(last)
     }
 
-    /// Returns free slots for rows that retrieve. If they are short, sequences that are not in the step lose theirs.
+    /// Returns free slots for rows whose sequences have none. If too few slots are free, sequences that are not in the
+    /// step lose theirs.
     fn free(&mut self, found: &[Option<Last>]) -> Vec<u32> {
         let wanted = found.iter().filter(|found| found.is_none()).count();
         if wanted == 0 {

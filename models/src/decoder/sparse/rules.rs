@@ -14,11 +14,11 @@ pub(super) struct Rules {
     pub(super) num_kv_heads: usize,
     pub(super) attn_groups: AttentionGroups,
     pub(super) digests: DigestFormat,
-    /// For each layer, the earlier layer whose selection it reuses.
+    /// For each layer, the earlier layer whose selection it reuses; `None` if it reuses none.
     pub(super) source: Vec<Option<usize>>,
     /// Layers that attend everything in every step.
     pub(super) dense: Vec<bool>,
-    /// The phase whose rows are selected for; `None` for all rows that the policy acts on.
+    /// Phase of the rows for which blocks are selected; `None` for all rows that the policy acts on.
     pub(super) phase: Option<Phase>,
     /// Error of an attention logit: see [`HeadKernels::slack`](crate::decoder::kernels::HeadKernels::slack).
     pub(super) slack: f32,

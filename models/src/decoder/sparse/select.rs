@@ -52,7 +52,7 @@ pub(super) trait Select: Debug + Send + Sync {
     /// Returns the lists of a layer; `None` if it attends everything.
     fn lists(&self, layer: usize) -> Option<Lists>;
 
-    /// Returns the lists of a layer's prompt chunks, if they are not those of decode rows.
+    /// Returns the lists of a layer's prompt chunks; by default, they are those of decode rows.
     fn chunk_lists(&self, layer: usize) -> Option<Lists> {
         self.lists(layer)
     }
@@ -86,7 +86,7 @@ pub(super) trait Select: Debug + Send + Sync {
         false
     }
 
-    /// Returns where blocks are scored. On the host, every layer reads back; positions need no readback.
+    /// Returns where blocks are scored. Scoring on the host needs a readback in every layer, except for positions.
     fn place(&self) -> SelectionPlace {
         SelectionPlace::Device
     }

@@ -22,8 +22,8 @@ pub(super) struct Shares {
     share_stride: u32,
     /// Minimum share over the layers, `[rows, num_heads]`.
     masses: GrowBuf<f32>,
-    /// Number of rows times heads of the step; 0 in a step without a certificate. The next field is the number of
-    /// selecting layers.
+    /// Number of rows of the step times the number of heads; 0 in a step without a certificate. The next field is the
+    /// number of selecting layers.
     rows: u32,
     layers: u32,
 }
@@ -55,7 +55,7 @@ impl Shares {
         self.rows = 0;
     }
 
-    /// Allocates buffers for `rows` rows and heads of at most `blocks` blocks in `layers` layers.
+    /// Allocates buffers for `rows` pairs of a row and a head, with at most `blocks` blocks each, in `layers` layers.
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,

@@ -30,7 +30,7 @@ use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 
-/// Maximum number of f32 energies at one time, unless one query block has more.
+/// Maximum number of f32 energies that exist at one time, unless a single query block has more.
 const ENERGIES: usize = 16 << 20;
 
 /// Kernels and buffers of a selection by thresholds.
@@ -46,11 +46,11 @@ pub(super) struct Thresholder {
     pipelines: Pipelines,
     /// Whether energies are computed with cooperative matrices.
     coop: bool,
-    /// Mean keys of each chunk of the step, with the correction; otherwise of the current chunk.
+    /// Mean keys of all chunks of the step if the policy has a correction, else of the current chunk.
     means: GrowBuf<f32>,
-    /// Mean values, with the correction.
+    /// Mean values, if the policy has a correction.
     mean_values: GrowBuf<f32>,
-    /// Number of f32 of means from one chunk to the next.
+    /// Number of f32 from the means of one chunk to those of the next.
     means_stride: usize,
     energies: GrowBuf<f32>,
 }
@@ -68,7 +68,7 @@ struct Pipelines {
 struct Correction {
     means: Arc<Pipeline>,
     attend: Arc<Pipeline>,
-    /// Register profile that its kernel is built for.
+    /// Register profile that the kernel of the correction is built for.
     registers: Registers,
 }
 
@@ -113,7 +113,7 @@ impl Thresholder {
         }))
     }
 
-    /// Returns the parameters of a chunk's queries against the blocks before them.
+    /// Returns the parameters of the kernels for a chunk's queries and the blocks before the chunk.
     fn form(&self, selecting: &SelectingRows) -> FlashPrefill {
         FlashPrefill {
             num_heads: self.num_heads,

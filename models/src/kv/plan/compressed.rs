@@ -8,8 +8,9 @@ use super::options::{CachePart, KvOptions};
 use crate::cast::u32_of;
 use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 
-/// Tokens per block of the caches of a model, chosen so that few block sizes in bytes occur: entries of the smallest ratio and
-/// tokens of the window fill equal blocks, and states a part of one.
+/// Number of tokens per block of each cache of a model, chosen so that blocks have few different sizes in bytes.
+/// Entries of the smallest ratio and tokens of the window fill blocks of equal size, and states fill a part of such a
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Blocks {
     window: u32,

@@ -50,7 +50,7 @@ pub enum CachePart {
     /// Mean key of a cache block, from which NSA makes compressed keys, `[num_kv_heads, head_dim]`: f32 for an f32 cache, else
     /// f16.
     MeanKeys,
-    /// Mean value of a cache block, in the same format.
+    /// Mean value of a cache block, in the format of [`Self::MeanKeys`].
     MeanValues,
     /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
     Entries,

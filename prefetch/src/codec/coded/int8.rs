@@ -3,7 +3,7 @@
 
 use super::{RowLayout, element, set_element};
 
-/// Minimum scale, which keeps a row of zeros from dividing by zero.
+/// Minimum scale, which prevents a division by zero for a row of zeros.
 const SCALE_MIN: f32 = 1e-6;
 
 fn num_rows(shard: &[u8], rows: RowLayout) -> usize {

@@ -22,18 +22,19 @@ use super::header::{self, Header};
 use crate::tier::{BlockLayout, TierError, TierName, TierWarning};
 use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 
-/// Version of slabs and index.
+/// Format version of slabs and index.
 const FORMAT: u32 = 2;
 const NAME: &str = "blocks.index";
-/// Name of an unfinished index: under the final name, an index cut short by a kill would look damaged.
+/// Name of an index file that is not finished. Under the final name, an index cut short by a kill would look damaged.
 const UNFINISHED: &str = "blocks.index.new";
-/// Name of an index that was set aside.
+/// New name of a damaged index file, which a new index replaces.
 const DAMAGED: &str = "blocks.index.damaged";
-/// The index of format 1.
+/// Name of the index file of format 1.
 const FORMER: &str = "index.redb";
-/// Bytes of a record without the checksums of its shards: hash, order of writing, checksum of the record.
+/// Number of bytes of a record without the checksums of its shards: hash, order of writing, and checksum of the
+/// record.
 const FIXED_BYTES: usize = 32 + 8 + 8;
-/// Bytes of records that are read at a time.
+/// Number of bytes of records that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A block of the index file.
@@ -91,7 +92,7 @@ pub(super) struct Opened {
     pub(super) catalog: Catalog,
     /// Records in the order of writing.
     pub(super) rows: Vec<SlotRecord>,
-    /// Slots whose records say nothing and must be cleared before the slots are used.
+    /// Slots with invalid records, which must be cleared before the slots are used.
     pub(super) unclear: Vec<u32>,
     /// Number of slots whose records have room.
     pub(super) slots: u32,
@@ -140,7 +141,7 @@ impl Catalog {
         Self { contents: contents.clone(), file, seed, next_stamp: 0 }
     }
 
-    /// Goes on with an index that has the right header.
+    /// Opens an index file that has the right header.
     fn resume(
         volume: &dyn Volume,
         contents: &Contents,
@@ -161,7 +162,7 @@ impl Catalog {
         Ok(Opened { catalog, rows, unclear, slots, warnings })
     }
 
-    /// Sets an index without a header aside, and makes a new one of the records that are of this store.
+    /// Renames an index file without a valid header, and makes a new one from its records that belong to this store.
     fn rebuild(
         volume: &dyn Volume,
         contents: &Contents,
@@ -185,7 +186,7 @@ impl Catalog {
         Ok(Opened { catalog, rows, unclear: Vec::new(), slots, warnings })
     }
 
-    /// Makes an index of `rows`, with room for as many slots as it can.
+    /// Makes an index file that contains `rows`, with space for all slots, or for as many as fit on the disk.
     fn create(
         volume: &dyn Volume,
         contents: &Contents,
@@ -283,7 +284,8 @@ impl Catalog {
     }
 }
 
-/// Takes room for the records of all slots, or of as many as there is room for. Returns their number.
+/// Reserves file space for the records of all slots, or of fewer if the disk is too full. Returns the number of
+/// slots.
 fn reserve(file: &dyn VolumeFile, contents: &Contents) -> u32 {
     let mut slots = contents.slots;
     while slots > 0 && file.reserve(contents.offset(slots)).is_err() {

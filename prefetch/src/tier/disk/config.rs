@@ -14,7 +14,8 @@ use crate::tier::{BlockLayout, TierName};
 pub struct DiskConfig {
     /// Name in counters and errors.
     pub name: TierName,
-    /// The directory; created when missing, and locked while open. One that cannot be written is served for reading.
+    /// Directory of the tier, created if missing, and locked while the tier is open. A directory that cannot be
+    /// written is only read.
     #[setters(skip)]
     pub directory: PathBuf,
     /// Size and division of every block.
@@ -24,28 +25,28 @@ pub struct DiskConfig {
     /// is refused.
     #[setters(skip)]
     pub namespace: String,
-    /// Bytes of all slabs together.
+    /// Number of bytes of all slabs together.
     #[setters(skip)]
     pub capacity_bytes: u64,
     /// Order of eviction.
     pub policy: PolicyKind,
-    /// Keeps out blocks that are requested only once.
+    /// Filter that keeps out blocks that are requested only once; `None` to admit every block.
     #[setters(strip_option)]
     pub reuse: Option<ReuseFilter>,
     /// Number of blocks between two syncs; 1 makes every write durable before it returns.
     pub blocks_per_sync: u32,
-    /// Whether reads bypass the system's page cache (on Linux, if the file system supports it). This suits a tier
-    /// below one in memory, which keeps what will be read again: it takes half of the processor time and no memory
-    /// for the cache.
+    /// Whether reads bypass the system's page cache (on Linux, if the file system supports it). Direct reads take
+    /// half of the processor time and no memory for the cache. They suit a disk tier below a host tier, which keeps
+    /// blocks that will be read again.
     pub direct: bool,
-    /// Queue into which the tier reports its blocks: those that it finds when it opens, and each change after that.
+    /// Queue into which the tier reports its blocks: first the blocks that it finds when it opens, then each change.
     #[setters(strip_option)]
     pub changes: Option<Changes>,
 }
 
 impl DiskConfig {
-    /// Least recently used blocks are evicted, every block is admitted, 64 blocks are synced at a time, and reads go
-    /// through the page cache.
+    /// Options with these defaults: the least recently used blocks are evicted, every block is admitted, 64 blocks
+    /// are synced at a time, and reads go through the page cache.
     #[must_use]
     pub fn new(
         directory: impl Into<PathBuf>,

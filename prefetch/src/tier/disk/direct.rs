@@ -12,14 +12,14 @@ use crate::sync::lock;
 /// sector size.
 const ALIGN: usize = 4096;
 
-/// Pool of aligned buffers, as many as there were concurrent reads.
+/// Pool of aligned buffers: as many as the largest number of reads that ran at the same time.
 #[derive(Default)]
 pub(super) struct Direct {
     free: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Direct {
-    /// Fills `into` from `offset`. Returns false if the file system cannot read directly.
+    /// Fills `into` with the bytes from `offset` on. Returns false if the file system cannot read directly.
     pub(super) fn read_at(&self, file: &File, into: &mut [u8], offset: u64) -> io::Result<bool> {
         // The surrounding range of whole units.
         let before = usize::try_from(offset % ALIGN as u64).expect("less than a page");
@@ -43,7 +43,7 @@ impl Direct {
     }
 }
 
-/// Fills `buffer` at least up to byte `wanted`: the file may end within the last unit.
+/// Fills `buffer` at least up to the end of `wanted`. The rest may stay unread, because the file may end there.
 fn read_until(file: &File, buffer: &mut [u8], offset: u64, wanted: Range<usize>) -> io::Result<()> {
     let mut filled = 0;
     while filled < wanted.end {

@@ -20,7 +20,7 @@ use crate::volume::{Access, Volume, VolumeFile, write_all};
 pub(super) struct Folder {
     path: PathBuf,
     writable: bool,
-    /// Buffers of reads past the page cache; `None` if reads go through it.
+    /// Buffers of reads that bypass the page cache; `None` if reads go through it.
     #[cfg(target_os = "linux")]
     direct: Option<Arc<Direct>>,
     /// Lock of the folder; `None` in a folder that has no lock and cannot be written.
@@ -79,7 +79,7 @@ impl Volume for Folder {
         std::fs::rename(self.path.join(from), self.path.join(to))
     }
 
-    /// Windows syncs names by itself.
+    /// Syncs the directory on Unix. Windows syncs names by itself.
     fn sync_names(&self) -> io::Result<()> {
         if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
     }
@@ -100,13 +100,14 @@ pub(super) fn open_scratch(folder: &Path, name: &str) -> io::Result<FolderFile> 
 /// A file of a folder.
 pub(super) struct FolderFile {
     file: File,
-    /// A second handle of the file for reads past the page cache, if they are possible.
+    /// A second handle of the file for reads that bypass the page cache; `None` if reads go through it.
     #[cfg(target_os = "linux")]
     direct: Option<(File, Arc<Direct>)>,
 }
 
 impl FolderFile {
-    /// Opens a file; `direct` has the buffers of reads past the page cache, if there should be any.
+    /// Opens a file. `direct` holds the buffers of reads that bypass the page cache; with `None`, reads go through
+    /// it.
     fn open(
         path: &Path,
         access: Access,
@@ -260,8 +261,8 @@ impl Lock {
         Self::taken(file, locked)
     }
 
-    /// Locks a folder for reading, if it has a lock file. Without one, there is no writer: a reader that meets one
-    /// nevertheless finds wrong checksums.
+    /// Locks a folder for reading, if it has a lock file. A folder without a lock file has no writer yet; if one
+    /// starts later, the reader finds wrong checksums.
     fn shared(folder: &Path) -> Result<Option<Self>, LockError> {
         let file = match open_file(&folder.join("lock"), Access::Read) {
             Ok(file) => file,

@@ -15,13 +15,13 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Result of reading the beginning of a file.
 pub(super) enum Header {
-    /// The description of an index.
+    /// A valid header, with the description of its index.
     Of(String),
-    /// No header, and why.
+    /// No valid header, with the reason.
     Damaged(&'static str),
 }
 
-/// Bytes of the header of an index, up to its first record.
+/// Number of bytes of the header of an index, up to the first record.
 pub(super) fn bytes(about: &str) -> u64 {
     ((START_BYTES + about.len() + DIGEST_BYTES) as u64).next_multiple_of(PAGE_BYTES)
 }

@@ -30,12 +30,12 @@ pub(crate) fn scratch(path: &Path, shape: SpillShape, staging_bytes: usize) -> R
     Spill::new(Box::new(file), name, shape, staging_bytes).map_err(unusable)
 }
 
-/// Whether a file that is open could be removed.
+/// Removes a file, which may be open. Returns whether the file was removed.
 fn remove(path: &Path) -> bool {
     std::fs::remove_file(path).is_ok()
 }
 
-/// A file that is removed at the end, if it was not before.
+/// A file that is removed when the value is dropped, if it was not removed at once.
 struct Scratch {
     file: FolderFile,
     named: Option<PathBuf>,

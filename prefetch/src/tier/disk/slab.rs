@@ -13,15 +13,15 @@ use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 
 /// Number of bytes of a page. Slots start on page boundaries, so that no write touches the page of a neighbour.
 const PAGE_BYTES: u64 = 4096;
-/// Number of bytes within which slots of a slab start: the slab ends with the last of them.
+/// Number of bytes of a slab in which slots may start. The slab ends with its last slot, which may reach beyond them.
 const SLAB_BYTES: u64 = 1 << 30;
 
-/// Bytes that one block takes on disk.
+/// Number of bytes that one block takes on disk.
 pub(super) fn slot_bytes(layout: BlockLayout) -> u64 {
     (layout.block_bytes() as u64).next_multiple_of(PAGE_BYTES)
 }
 
-/// The slabs of one volume, opened as slots in them are used.
+/// The slabs of one volume. A slab is opened when a slot in it is first used.
 pub(super) struct Slabs {
     tier: TierName,
     volume: Arc<dyn Volume>,

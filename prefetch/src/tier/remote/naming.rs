@@ -17,7 +17,7 @@ enum Order {
     /// `SPACE/data/HEX`, or `SPACE/HE/HEX` with the first characters as directory.
     #[cfg(any(feature = "remote", test))]
     Posix {
-        /// Hex characters of the directory.
+        /// Number of hex characters in the names of directories; `None` for the single directory `data`.
         dir_shard_chars: Option<u8>,
     },
 }
@@ -27,7 +27,7 @@ impl Naming {
         Self { space, order: Order::Flat }
     }
 
-    /// The layout of UCM for directories.
+    /// The directory layout of UCM.
     #[cfg(any(feature = "remote", test))]
     pub(super) const fn posix(space: String, dir_shard_chars: Option<u8>) -> Self {
         Self { space, order: Order::Posix { dir_shard_chars } }

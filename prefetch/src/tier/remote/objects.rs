@@ -51,11 +51,11 @@ pub trait Objects: Send + Sync {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// There is no such object.
+    /// The requested object does not exist.
     NotFound,
     /// The object has fewer bytes than requested.
     Short,
-    /// There is no such bucket.
+    /// The bucket, or another container of the objects, does not exist.
     NoContainer(Box<str>),
     /// The service failed or cannot be reached.
     Failed(Box<dyn Error + Send + Sync>),

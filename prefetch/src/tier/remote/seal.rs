@@ -69,7 +69,7 @@ pub(super) enum Seal {
 }
 
 impl Seal {
-    /// Bytes of a tag.
+    /// Number of bytes of a tag.
     pub(super) const fn tag_bytes(&self) -> usize {
         match self {
             Self::Sum => size_of::<u64>(),
@@ -77,7 +77,7 @@ impl Seal {
         }
     }
 
-    /// Appends a shard, after its tag.
+    /// Appends the tag of a shard, then its bytes.
     pub(super) fn append(&self, object: &mut Vec<u8>, key: BlockHash, shard: u32, bytes: &[u8]) {
         match self {
             Self::Sum => object.extend(shard_sum(key, shard, bytes).to_le_bytes()),

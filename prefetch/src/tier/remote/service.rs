@@ -25,7 +25,7 @@ use crate::spec::RemoteSpec;
 use crate::tier::{Stored, TierError, TierName};
 
 impl RemoteTier {
-    /// Opens the storage that a tier spec names. It is not contacted yet, but a directory must exist.
+    /// Opens the storage that a tier spec names. A service is not contacted yet, but a directory must exist.
     ///
     /// # Errors
     /// [`TierError::Backend`] when it cannot be set up or the build lacks the feature for it.
@@ -101,7 +101,8 @@ impl RemoteTier {
     }
 }
 
-/// A runtime for the requests of one tier; it may not be dropped in a task of another runtime.
+/// A runtime for the requests of one tier. Dropping it does not block, so that tasks of other runtimes can drop the
+/// tier.
 struct Background(Option<Runtime>);
 
 impl Drop for Background {
@@ -123,8 +124,8 @@ struct Service {
 }
 
 impl Service {
-    /// Runs a request on the runtime of the tier and waits for it. May be called from any thread, also of
-    /// other runtimes.
+    /// Runs a request on the runtime of the tier and waits for the answer. Threads of other runtimes may call this,
+    /// too.
     fn run<T: Send + 'static>(
         &self,
         request: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -146,8 +147,8 @@ impl Service {
         })
     }
 
-    /// Waits for an answer, at most for the timeout: the client tries to connect for all of it, twice, before it
-    /// reports that no server is there.
+    /// Waits for an answer, at most for the timeout. If none comes soon, checks that the server can be reached,
+    /// because the client would try to connect for twice the timeout before it reports that no server is there.
     fn wait_for_redis<T>(&self, answer: &mpsc::Receiver<T>) -> Result<T, ObjectError> {
         let until = Instant::now() + self.timeout;
         let rest = || until.saturating_duration_since(Instant::now());

@@ -70,7 +70,7 @@ impl Projection {
     }
 }
 
-/// `Σ popcount(a xor b)`.
+/// Hamming distance of two hashes, `Σ popcount(a xor b)`.
 #[must_use]
 pub(super) fn distance(a: &[u8], b: &[u8]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()

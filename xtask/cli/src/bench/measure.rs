@@ -28,7 +28,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Number of tokens of one sequence in the end.
+    /// Number of tokens of one sequence at its end, prompt and output together.
     #[must_use]
     pub fn longest(self) -> u32 {
         self.prompt + self.output
@@ -71,15 +71,15 @@ pub struct Times {
     pub prefill_s: f64,
     /// Seconds from the last stream's first token until the first stream ends, while all streams run.
     pub decode_s: f64,
-    /// Number of tokens of all streams in that time.
+    /// Number of tokens of all streams in the time `decode_s`.
     pub tokens: usize,
     /// Number of steps in that time.
     pub steps: usize,
-    /// Number of these steps that were encoded while the previous one ran.
+    /// Number of decode steps that were encoded while the previous one ran.
     pub ahead: u64,
-    /// Pages of selected blocks in these steps, if the context is on the host.
+    /// Pages of selected blocks in decode steps, if the context is on the host.
     pub pages: Option<PageTraffic>,
-    /// Bytes of whole blocks that these steps copied from the host.
+    /// Number of bytes of whole blocks that decode steps copied from the host.
     pub copied_bytes: u64,
     /// Share of the blocks that the first stream to end attended to, if a policy selects some.
     pub density: Option<f64>,
@@ -167,7 +167,7 @@ impl Bench {
         Ok(times)
     }
 
-    /// Runs a batch with timestamps, which slow it down; empty if the adapter has none.
+    /// Runs a batch with timestamps, which slow it down. Returns no times if the adapter has no timestamps.
     ///
     /// # Errors
     /// Errors of the engine.
@@ -226,8 +226,8 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement, or a text after a random id,
-    /// which no prefix hits either.
+    /// The requests of a batch. Prompts are random ids, so that prefix hits and patterns in a text do not distort the
+    /// measurement, or a text after a random id, so that prompts share no prefix.
     fn requests(&mut self, batch: Batch) -> Vec<Request> {
         self.seed += 1;
         let vocab = self.engine.decoder().config().vocab_size;

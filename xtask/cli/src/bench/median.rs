@@ -7,9 +7,9 @@ use serde::Serialize;
 pub struct Median {
     /// The median.
     pub median: f64,
-    /// Lower end of the interval that holds the median of all such measurements with a probability of 95 % or more,
-    /// whatever their distribution: between two of the sorted values, by the normal approximation of the sign test.
-    /// The interval spans all measurements if there are few.
+    /// Lower end of the confidence interval. The interval holds the median of all such measurements with a
+    /// probability of 95 % or more, whatever their distribution. It lies between two of the sorted values, by the
+    /// normal approximation of the sign test, and spans all measurements if there are few.
     pub low: f64,
     /// Upper end of the interval that begins at `low`.
     pub high: f64,

@@ -19,7 +19,7 @@ const SCRIPTS: [&str; 3] = [
 /// Name of the page of a folder.
 const FILE: &str = "bench.html";
 
-/// Suites whose JSON the page draws: its files are called like the suite, or begin with its name and a dash.
+/// Suites whose JSON the page draws. The files of a suite have its name, or begin with its name and a dash.
 const SUITES: [&str; 8] = ["e2e", "kernels", "policies", "report", "restart", "serve", "trace", "turnover"];
 
 /// JSON of a suite on the page.
@@ -27,7 +27,7 @@ const SUITES: [&str; 8] = ["e2e", "kernels", "policies", "report", "restart", "s
 pub struct Shown<'a> {
     /// Name of the suite.
     pub suite: &'a str,
-    /// Name of its file.
+    /// Name of the JSON file.
     pub file: String,
     /// Content of the file.
     pub data: Value,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Nearest-rank percentiles; 0 of no values.
+/// Nearest-rank percentiles of some values; 0 if there are no values.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Percentiles {
     /// The median.

@@ -59,7 +59,8 @@ pub fn setup(engine: &EngineArgs, model: &Model, gpu: &Gpu) -> Result<String> {
     ))
 }
 
-/// Names a program by its file: measurements of another build, of another profile say, are not to be mixed with its own.
+/// Hash of a program's file, by which builds are told apart: measurements of different builds or profiles must not be
+/// mixed.
 fn build(program: &Path) -> Result<u64> {
     let bytes = fs::read(program).with_context(|| format!("{}: cannot be read", program.display()))?;
     let mut hasher = DefaultHasher::new();

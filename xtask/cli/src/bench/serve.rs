@@ -28,7 +28,8 @@ use answer::Answer;
 use client::Client;
 use prompt::LoadPrompt;
 
-/// Token ids of prompts for servers whose vocabulary is not known: the lowest ones are often control tokens.
+/// Number of token ids that prompts draw from if the vocabulary of a server is not known. The lowest ids are often
+/// control tokens.
 const FOREIGN_IDS: u32 = 1000;
 
 /// Runs the suite.

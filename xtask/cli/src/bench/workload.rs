@@ -40,12 +40,12 @@ pub struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Arrivals {
-    /// Independent of each other (a Poisson process), at this mean rate.
+    /// Arrivals that are independent of each other (a Poisson process), at this mean rate.
     Poisson {
         /// Requests a second.
         per_second: f64,
     },
-    /// `size` at a time, the first at once.
+    /// Arrivals of `size` requests at a time, the first ones at the start.
     Bursts {
         /// Number of requests of a burst.
         size: u32,
@@ -60,7 +60,7 @@ pub enum Arrivals {
 pub struct Class {
     /// Share of the requests, relative to the other weights.
     pub weight: u32,
-    /// Prompt tokens, not counting a shared prefix.
+    /// Number of prompt tokens, not counting a shared prefix.
     pub prompt: (u32, u32),
     /// Tokens to generate.
     pub output: (u32, u32),
@@ -82,7 +82,7 @@ pub struct SharedPrefix {
 pub struct Turns {
     /// Number of turns after the first one: uniform between inclusive bounds.
     pub more: (u32, u32),
-    /// New prompt tokens of a turn, between inclusive bounds.
+    /// Number of new prompt tokens of a turn, between inclusive bounds.
     pub prompt: (u32, u32),
     /// Seconds from the end of an answer to the next turn.
     pub think_s: f64,

@@ -37,7 +37,7 @@ pub(super) enum Input<'a> {
 pub(super) enum Command<'a> {
     Read(&'a str),
     Retry,
-    /// Sets a parameter of the sampler; both are empty to print all.
+    /// Sets a parameter of the sampler. An empty name and value print all parameters.
     Set {
         name: &'a str,
         value: &'a str,
@@ -45,7 +45,7 @@ pub(super) enum Command<'a> {
     Save(&'a str),
     Load(&'a str),
     New,
-    /// The system message; empty for none.
+    /// Sets the system message; an empty text removes it.
     System(&'a str),
     /// Sets the policy; empty to print it.
     Sparse(&'a str),

@@ -92,8 +92,8 @@ impl History {
         }
     }
 
-    /// The conversation with `text` as the next message of the user. What the engine has seen of it keeps its ids,
-    /// which need not be those that the same text gets anew: so its KV is found.
+    /// The conversation with `text` as the next message of the user. The part that the engine has seen keeps its ids,
+    /// so that its KV is found: a new encoding of the same text may have other ids.
     ///
     /// # Errors
     /// If the chat template refuses the conversation.
@@ -170,7 +170,8 @@ impl History {
 }
 
 impl Seen {
-    /// The ids of `text`, if it continues this beginning. `fresh` are those that it gets anew, which say the same.
+    /// The ids of `text`, if it continues this beginning, and if they decode to the same text as `fresh`, its ids by
+    /// a new encoding.
     fn continued(&self, tokenizer: &Tokenizer, text: &str, fresh: &[u32]) -> Option<Vec<u32>> {
         let rest = text.strip_prefix(&self.text)?;
         let ids = [&self.ids[..], &tokenizer.encode(rest, false).ok()?].concat();

@@ -22,7 +22,7 @@ const HISTORY: usize = 1000;
 
 /// Source of lines.
 pub(super) enum Lines {
-    /// A terminal, with editing and the lines before.
+    /// A terminal, with line editing and a history of earlier lines.
     Terminal(Box<Terminal>),
     /// Anything else.
     Plain(io::Lines<io::StdinLock<'static>>),

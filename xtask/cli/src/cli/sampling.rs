@@ -11,7 +11,7 @@ use super::values;
 pub enum Defaults {
     /// The parameters that the model's checkpoint recommends.
     OfModel,
-    /// The most likely token each time, so that runs repeat themselves.
+    /// The most likely token each time, so that every run gives the same tokens.
     Greedy,
 }
 
@@ -127,7 +127,7 @@ impl SamplingArgs {
             .min_tokens(self.min_tokens))
     }
 
-    /// Tokens whose text has a breaker in it; none of a model without a tokenizer. O(vocabulary).
+    /// Lists the tokens whose text contains a breaker; empty if the model has no tokenizer. O(vocabulary).
     fn breakers(&self, model: &Model) -> Result<Vec<u32>> {
         if model.tokenizer.is_none() {
             return Ok(Vec::new());

@@ -21,7 +21,7 @@ mod file;
 pub const COMMANDS: [&str; 10] =
     ["run", "generate", "chat", "serve", "pull", "models", "score", "tokenize", "doctor", "bench"];
 
-/// Arguments that only a command line gives: those about the sources themselves, and what must be asked for each time.
+/// Arguments that are read from the command line only: those that name a source or must be repeated in each call.
 const FLAGS_ONLY: [&str; 4] = ["config", "help", "version", "install"];
 
 /// Values of a switch that is off, as `BoolishValueParser` reads them.
@@ -30,7 +30,7 @@ const OFF: [&str; 6] = ["n", "no", "f", "false", "off", "0"];
 /// Name of the argument for a file.
 const CONFIG: &str = "config";
 
-/// Help of that argument.
+/// Help text of the argument that takes a file of flags.
 const HELP: &str = "File with flags as keys, such as port = 8000, for all commands or below [COMMAND]; by default \
                     pagoda/config.toml in the user's folder of configurations. Flags and variables such as PAGODA_PORT prevail";
 
@@ -52,7 +52,7 @@ impl Sources {
     }
 }
 
-/// Returns the command with the flag `--config` for the subcommands of [`COMMANDS`], whose switches take a value too.
+/// Adds the flag `--config` to the subcommands of [`COMMANDS`], and lets their switches take a value.
 #[must_use]
 pub fn with_sources(command: Command) -> Command {
     command.mut_subcommands(|command| match COMMANDS.contains(&command.get_name()) {
@@ -69,7 +69,7 @@ pub fn with_sources(command: Command) -> Command {
     })
 }
 
-/// Changes a command that has no subcommands, or all those below it.
+/// Applies `change` to the command if it has no subcommands, and otherwise to every subcommand that has none.
 fn leaves(command: Command, change: &dyn Fn(Command) -> Command) -> Command {
     if !command.has_subcommands() {
         return change(command);
@@ -77,7 +77,7 @@ fn leaves(command: Command, change: &dyn Fn(Command) -> Command) -> Command {
     command.mut_subcommands(|command| leaves(command, change))
 }
 
-/// Parses `args`, filled up from `sources`.
+/// Parses `args`, and takes flags that `args` lacks from `sources`.
 ///
 /// # Errors
 /// Wrong usage, and what is wrong in a source, with its name.
@@ -109,12 +109,12 @@ fn filled_up(command: &Command, args: &[OsString], sources: &Sources) -> Result<
     })
 }
 
-/// Whether a result is an error of what was given, not of what is missing.
+/// Whether parsing failed for another reason than a missing argument.
 fn is_told(result: &Result<ArgMatches, clap::Error>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() != ErrorKind::MissingRequiredArgument)
 }
 
-/// A switch that takes `true` or `false`; any other argument as it is.
+/// Lets a switch take `true` or `false`; returns any other argument unchanged.
 fn valued(arg: Arg) -> Arg {
     if !is_switch(&arg) {
         return arg;
@@ -144,7 +144,7 @@ struct Fill {
 }
 
 impl Fill {
-    /// The error that this one makes, under the name of its source.
+    /// Returns `error`, which this flag causes, with the name of the flag's source before its message.
     fn blame(&self, error: &clap::Error) -> clap::Error {
         let told = error.to_string();
         let told = without_values(told.split("\n\n").next().unwrap_or_default());
@@ -161,8 +161,8 @@ fn without_values(told: &str) -> String {
     parts.map(|(at, part)| &part[rest((at, part))..]).collect()
 }
 
-/// The arguments with flags after the names of the subcommands, and without switches that are off: they would conflict with
-/// others.
+/// Inserts the flags of `fills` after the names of the subcommands. Removes switches that are off, because they would
+/// conflict with other arguments.
 fn with(command: &Command, args: &[OsString], fills: &[Fill]) -> Vec<OsString> {
     let (mut at, mut command) = (1, command);
     while let Some(next) = args.get(at).and_then(|name| command.find_subcommand(name)) {
@@ -194,7 +194,7 @@ fn is_off(leaf: &Command, args: &[OsString], at: usize) -> bool {
             .is_some_and(|(is_switch, value)| is_switch && value.is_some_and(|value| OFF.contains(&&*value)))
 }
 
-/// The flags that the sources add to what was given.
+/// Returns the flags that the sources add to the given arguments.
 fn fills(command: &Command, matches: &ArgMatches, sources: &Sources) -> Result<Vec<Fill>, String> {
     let (mut leaf, mut matches, mut names) = (command, matches, Vec::new());
     while let Some((name, below)) = matches.subcommand() {
@@ -240,7 +240,7 @@ fn fills(command: &Command, matches: &ArgMatches, sources: &Sources) -> Result<V
     Ok(fills)
 }
 
-/// A source, which has values of arguments.
+/// A source of arguments: returns the value of an argument, if the source has one.
 type Level<'a> = &'a dyn Fn(&Arg) -> Option<Value>;
 
 /// Whether two arguments of a command exclude each other.
@@ -255,7 +255,7 @@ fn conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
     names(one, other) || names(other, one) || command.get_groups().any(excludes)
 }
 
-/// Values of an argument in a source.
+/// Values that a source has for one argument.
 #[derive(Debug, Clone, PartialEq)]
 struct Value {
     texts: Vec<OsString>,

@@ -9,7 +9,7 @@ use pagoda::{Registry, Sparse, Spec};
 
 use super::values::{no_policy, policy_of};
 
-/// Name in place of a policy's, for a limit of loss.
+/// Name that stands in `--sparse` for a limit of loss instead of a policy.
 const AUTO: &str = "auto";
 
 /// Value of `--sparse`.
@@ -28,7 +28,7 @@ pub struct Auto {
     pub limit: LossLimit,
     /// Policies that measurements name.
     pub registry: Registry,
-    /// The policy of `--sparse`, `None` for dense attention; set when a model is opened.
+    /// The policy for `--sparse`, set when a model is opened; the inner `None` means dense attention.
     pub taken: OnceLock<Option<Sparse>>,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn with_tip(command: &Command, args: &[OsString], error: clap::Error)
     }
 }
 
-/// For a word after a prompt: prompts of several words stand in quotes.
+/// Adds a tip for a word after a prompt: a prompt of several words must be in quotes.
 fn with_quotes(args: &[OsString], mut error: clap::Error) -> clap::Error {
     let takes_prompt =
         ["run", "generate", "tokenize"].iter().any(|name| args.get(1).is_some_and(|arg| arg == name));

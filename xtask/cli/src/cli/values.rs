@@ -33,7 +33,8 @@ pub(super) fn block_size(text: &str) -> Result<u32, String> {
 
 const BLOCK_SIZES: &str = "a block holds a power of two of tokens, from 4 to 256";
 
-/// A tier spec. Clap repeats wrong values, which must not happen to one that holds a password or a key.
+/// Parser of a tier spec. Errors of clap repeat a wrong value; this parser omits a value that holds a password or a
+/// key.
 #[derive(Clone)]
 pub(super) struct Tiers;
 
@@ -118,8 +119,8 @@ pub fn memory(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| LIMIT.to_owned())
 }
 
-/// Refuses every policy: which there are is known once [`super::Cli::try_parse_with`] has put the parser of a registry in
-/// place of this one.
+/// Rejects every policy. [`super::Cli::try_parse_with`] replaces this parser with one that knows the policies of a
+/// registry.
 pub fn no_policy(_: &str) -> Result<Sparse, &'static str> {
     Err("no registry of policies is given; read the arguments with Cli::try_parse_with")
 }
@@ -130,7 +131,7 @@ pub fn policy_of(registry: &Registry, text: &str) -> anyhow::Result<Sparse> {
     Ok(Sparse::new(registry, &spec)?)
 }
 
-/// The only policy of a preset file.
+/// Reads a preset file, which must hold exactly one policy.
 fn preset(path: &str) -> anyhow::Result<Spec> {
     let text = fs::read_to_string(path)?;
     let specs = parse_presets(&text).map_err(|error| match error.source() {

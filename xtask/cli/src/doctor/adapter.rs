@@ -29,7 +29,7 @@ pub struct Adapter {
     pub fault: Option<String>,
     /// Result of the last self-test under this driver.
     pub verdict: Option<Verdict>,
-    /// Sizes at which products change kernels, if they were measured under this driver.
+    /// Sizes at which matrix products switch to another kernel, if they were measured under this driver.
     pub tuning: Option<KeptTuning>,
     /// Results of this run's self-test, one per kernel variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,16 +45,16 @@ pub struct Adapter {
 /// Times of products on an adapter.
 #[derive(Debug, Serialize)]
 pub struct Products {
-    /// Times by contest of two kernels.
+    /// Times of each pair of kernels that were compared.
     pub times: Vec<ContestTimes>,
-    /// Seconds that the times took, with compilation.
+    /// Duration of the measurement in seconds, compilation included.
     pub seconds: f64,
 }
 
 /// Capabilities of an opened device.
 #[derive(Debug, Serialize)]
 pub struct Device {
-    /// Whether a processor stands in for a GPU, for which kernels are chosen otherwise.
+    /// Whether the device is a CPU instead of a GPU; other kernels are chosen for CPUs.
     pub software: bool,
     /// The level that kernels are built for.
     pub level: &'static str,
@@ -62,11 +62,11 @@ pub struct Device {
     pub subgroup_sizes: [u32; 2],
     /// WebGPU features in use.
     pub features: Vec<String>,
-    /// Limits that decide what fits.
+    /// Limits of the device that decide which models and contexts fit.
     pub limits: Limits,
 }
 
-/// Limits that decide what fits on a device.
+/// Limits of a device that decide which models and contexts fit.
 #[derive(Debug, Serialize)]
 pub struct Limits {
     /// Largest storage binding in bytes; one holds the K or V pool of a layer.
@@ -82,12 +82,12 @@ pub struct Limits {
 }
 
 impl Adapter {
-    /// Whether kernels can run on this machine.
+    /// Whether kernels can run on this adapter.
     pub fn usable(&self) -> bool {
         self.device.is_some()
     }
 
-    /// Whether its memory is the host's.
+    /// Whether the adapter shares its memory with the host.
     pub(super) fn shares_memory(&self) -> bool {
         ["Cpu", "IntegratedGpu"].contains(&self.kind.as_str())
     }
@@ -188,7 +188,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter)
     write_products(f, device.software, adapter)
 }
 
-/// Writes where products change kernels, and the times of this run.
+/// Writes the sizes at which matrix products switch to another kernel, and the times of this run.
 fn write_products(f: &mut fmt::Formatter<'_>, software: bool, adapter: &Adapter) -> fmt::Result {
     if let Some(Products { times, seconds }) = &adapter.products {
         line(f, "", format_args!("products timed in {seconds:.1} s"))?;

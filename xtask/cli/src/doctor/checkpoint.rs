@@ -20,7 +20,7 @@ const CONTEXTS: [u32; 3] = [4096, 16_384, 65_536];
 pub struct CheckpointReport {
     /// File or folder.
     pub path: String,
-    /// Family, in the words of its configuration.
+    /// Family of the model, as the model's configuration calls it.
     pub family: Option<&'static str>,
     /// Number of elements of its weights.
     pub parameters: u64,
@@ -32,13 +32,13 @@ pub struct CheckpointReport {
     pub context: u32,
     /// Memory of the KV cache.
     pub kv: Vec<KvMemory>,
-    /// Memory to fit into, in bytes; null where the adapter does not say.
+    /// Memory that the model must fit into, in bytes; null if the adapter does not report its memory.
     pub memory_bytes: Option<u64>,
     /// Whether there is a tokenizer.
     pub tokenizer: bool,
     /// Whether there is a chat template.
     pub chat_template: bool,
-    /// Modes, each with the missing requirement if it does not work.
+    /// All modes; a mode that does not work has the missing requirement.
     pub modes: Vec<ModeOf>,
 }
 
@@ -47,7 +47,7 @@ pub struct CheckpointReport {
 pub struct KvMemory {
     /// Element type.
     pub dtype: &'static str,
-    /// Bytes at each context: tokens, bytes.
+    /// Number of bytes of the cache at each context length, as pairs of tokens and bytes.
     pub bytes: Vec<(u32, u64)>,
     /// Maximum context length that fits next to the weights; null if the memory is not known, 0 if none does.
     pub fits_tokens: Option<u32>,

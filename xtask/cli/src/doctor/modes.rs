@@ -19,7 +19,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Every mode that some form of attention refuses.
+    /// Lists every pair of a mode and a form of attention that do not work together.
     pub(super) fn all() -> Vec<Self> {
         let refused = |form: AttentionForm, mode: Mode| {
             let row = |needs| Self { attention: form.to_string(), mode: mode.to_string(), needs };
@@ -30,7 +30,7 @@ impl Refused {
     }
 }
 
-/// Lists the refusals, by attention and what is needed.
+/// Lists the modes that do not work, grouped by attention and missing condition.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, refused: &[Refused]) -> fmt::Result {
     let same = |a: &Refused, b: &Refused| a.attention == b.attention && a.needs == b.needs;
     for (index, rows) in refused.chunk_by(same).enumerate() {

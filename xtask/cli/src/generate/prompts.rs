@@ -66,7 +66,7 @@ fn texts(args: &GenerateArgs) -> Result<Vec<String>> {
     Ok(vec![read_text(path)?])
 }
 
-/// Reads a file, or standard input without the line break at its end where the path is `-`.
+/// Reads a file, or, if the path is `-`, standard input without its final line break.
 ///
 /// # Errors
 /// If it cannot be read, with its name.
@@ -91,7 +91,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The text of bytes.
+/// Decodes bytes as UTF-8.
 fn utf8(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
@@ -124,7 +124,7 @@ fn answering(messages: Vec<Value>, args: &GenerateArgs, model: &Model) -> Result
     Ok(model.conversation_ids(conversation)?)
 }
 
-/// A conversation in a file: its messages, or an object that holds them.
+/// Reads a conversation from a file: a list of messages, or an object that holds the list.
 ///
 /// # Errors
 /// If it cannot be read, or is none.
@@ -157,7 +157,8 @@ pub(crate) fn read_messages(path: &Path) -> Result<Vec<Value>> {
     Ok(messages)
 }
 
-/// Makes one text of a content in parts, as requests to servers have it, since not every template knows parts.
+/// Joins content in several parts, as requests to servers may have it, to one text, because not every chat template
+/// accepts parts.
 fn join_parts(content: &mut Value) -> Result<()> {
     let Value::Array(parts) = content else { return Ok(()) };
     let text = |part: &Value| match part["type"].as_str() {

@@ -16,7 +16,7 @@ use crate::model;
 pub(super) struct Prefilled {
     /// Logits, `[rows, vocab]`.
     logits: Vec<f32>,
-    /// For each row, what the routers and indexers of all layers selected.
+    /// Experts and tokens that the routers and indexers of all layers chose for each row.
     pub(super) choices: Vec<Vec<(usize, Vec<u32>)>>,
 }
 

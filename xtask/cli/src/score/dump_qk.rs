@@ -15,7 +15,7 @@ use safetensors::tensor::TensorView;
 use sparse_select::policy::num_blocks;
 use sparse_select::{Input, Policy, SelectError, Selection, Stage, Support};
 
-/// Name of the recorder, in place of a policy's.
+/// Name under which the recorder runs in place of a policy.
 const NAME: &str = "dump-qk";
 
 /// A policy that keeps every block, and the queries and keys of one layer.
@@ -98,7 +98,7 @@ impl Policy for Recorder {
         self.block_size
     }
 
-    /// Other layers are attended whole, without a selection.
+    /// Whether `layer` is not the recorded one: other layers need no selection.
     fn keeps_all(&self, layer: Option<u32>, _: usize) -> bool {
         layer.is_some_and(|layer| layer != self.layer)
     }

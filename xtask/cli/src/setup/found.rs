@@ -66,7 +66,7 @@ pub struct Vulkan {
     pub drivers: Vec<Driver>,
     /// The environment variable that names the drivers instead of the system's folders, if one is set.
     pub redirected_by: Option<&'static str>,
-    /// Whether an adapter was found although the files were not; checked only then.
+    /// Whether an adapter opens although the Vulkan files were not found; only checked in this case.
     pub answers: bool,
 }
 
@@ -132,7 +132,7 @@ impl Found {
 }
 
 impl Host {
-    /// Looks for the tools on this machine.
+    /// The machine that this process runs on.
     pub fn this() -> Self {
         Self::new(
             "/",
@@ -223,7 +223,7 @@ fn driver_folders(host: &Host) -> Vec<PathBuf> {
     folders.iter().map(|folder| folder.join("vulkan/icd.d")).collect()
 }
 
-/// The manifests named by `paths`: files, and those in folders.
+/// The manifests that `paths` name: files, or all manifests in a folder.
 fn manifests_in(host: &Host, paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut manifests = Vec::new();
     for path in paths {

@@ -39,7 +39,7 @@ struct EarlyStep {
 struct Row {
     seq: SeqId,
     position: u32,
-    /// The block of the position, `[groups]`.
+    /// Block that holds the position in each group, `[groups]`.
     blocks: Vec<BlockId>,
 }
 
@@ -49,17 +49,17 @@ impl Early {
         Self { is_on: options.async_scheduling.unwrap_or_else(|| !gpu.is_cpu()), step: None }
     }
 
-    /// When the step that is planned next began, or begins.
+    /// Start time of the step to be planned next: the present time, unless that step was sent early.
     pub(super) fn begun(&self) -> Instant {
         self.step.as_ref().map_or_else(Instant::now, |step| step.begun)
     }
 }
 
-/// The step of a plan, which was sent.
+/// A plan's step that was sent to the device.
 #[derive(Debug)]
 pub(super) struct SentPlan {
     sent: Sent,
-    /// Row of each slice of the plan; `None` if they are the same.
+    /// Row of the step for each slice of the plan; `None` if rows and slices have the same order.
     rows: Option<Vec<usize>>,
 }
 
@@ -69,7 +69,7 @@ impl SentPlan {
         Self { sent, rows: None }
     }
 
-    /// Whether the rows of the step are those of the plan.
+    /// Whether the step has exactly the rows of the plan, in the same order.
     pub(super) fn is_whole(&self) -> bool {
         self.rows.is_none()
     }
@@ -87,7 +87,7 @@ impl Engine {
         self.scheduler.limit_prefill(limit);
     }
 
-    /// Takes the step that was sent early, if it has computed what `plan` asks for.
+    /// Takes the step that was sent early, if its rows include those of `plan`.
     pub(super) fn adopt(&mut self, plan: &StepPlan) -> Option<SentPlan> {
         let EarlyStep { sent, rows, .. } = self.early.step.take()?;
         if !draws_after_each(plan) {
@@ -169,7 +169,7 @@ impl Live {
     }
 }
 
-/// Whether a plan has nothing but one decoded token of each sequence, and draws one after each.
+/// Whether a plan only decodes: each sequence has one token, and draws the next one.
 fn draws_after_each(plan: &StepPlan) -> bool {
     let decodes = |slice: &scheduler::Slice| slice.phase == Phase::Decode && slice.len == 1;
     let own = |(index, row): (usize, &scheduler::SampleRow)| {

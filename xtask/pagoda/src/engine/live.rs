@@ -62,7 +62,7 @@ impl Live {
         slice.start + 1..end.max(slice.start + 1)
     }
 
-    /// Number of rows of a slice to pool, its last ones.
+    /// Number of rows to pool, at the end of a slice.
     pub(super) fn pooled_rows(&self, slice: &Slice) -> usize {
         self.pool.as_ref().map_or(0, |pool| pool.rows(slice, self.prompt_tokens))
     }
@@ -145,7 +145,8 @@ impl Engine {
         ended
     }
 
-    /// Takes the log-probabilities of prompt tokens. Those of recomputed tokens were taken before.
+    /// Takes the log-probabilities of prompt tokens. Skips recomputed tokens, whose log-probabilities were taken
+    /// before.
     pub(super) fn take_prompts(&mut self, plan: &StepPlan, output: &mut StepOutput, events: &mut Vec<Event>) {
         let mut all = std::mem::take(&mut output.target_log_probs).into_iter();
         for slice in &plan.slices {
@@ -201,7 +202,7 @@ impl Engine {
         Some((token, live.reason.is_some()))
     }
 
-    /// The end event of a sequence.
+    /// Removes an ended sequence, and returns the event of its end.
     pub(super) fn retire(&mut self, done: scheduler::Finished) -> Event {
         let live = self.live.remove(&done.seq).expect("a sequence ends once");
         if let Some(tiers) = &mut self.tiers {

@@ -16,9 +16,10 @@ use crate::event::FinishReason;
 use crate::kv_used::group_id;
 
 impl Engine {
-    /// Finds the sequences of a step that have logits which are not finite, or blocks that were lost, and records the reason
-    /// of their end. Their drawn token is replaced by [`NOT_FINITE`]. Their blocks leave the prefix cache, those that they
-    /// found there too: any of them may be the cause. So do those in the tiers, if logits are not finite.
+    /// Finds the sequences of a step that have non-finite logits or lost blocks, and records the reason of their end.
+    /// [`NOT_FINITE`] replaces the token that such a sequence drew. All its blocks leave the prefix cache, including
+    /// blocks that it found there, because any of them may be the cause. If its logits are not finite, its blocks
+    /// leave the tiers too.
     ///
     /// # Complexity
     /// O(samples + log-probabilities of prompts) where all is well.
@@ -66,7 +67,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Sequences of a step whose blocks on disk could not be read, each with its first token there and the reason.
+    /// Sequences of a step with blocks on disk that could not be read, each with the position of its first lost token
+    /// and the reason.
     fn lost(&self, plan: &StepPlan, output: &StepOutput) -> BTreeMap<SeqId, (u32, SpillError)> {
         let size = self.decoder.first().kv().shape().block_size;
         let lost: BTreeMap<BlockId, &SpillError> =

@@ -8,18 +8,19 @@ use scheduler::{Concurrency, Pace, Phase, StepPlan, StepTime};
 use crate::options::EngineOptions;
 use crate::stopwatch::Stopwatch;
 
-/// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
+/// Multiplications per second of a software driver on two cores. The first estimate of the time per token follows
+/// from this rate.
 const SOFTWARE_RATE: f64 = 4e9;
 
-/// Learns the time of prompt tokens, and limits how many a step computes.
+/// Learns the time that a prompt token takes, and limits the number of prompt tokens per step.
 #[derive(Debug)]
 pub(super) struct Pacing {
     /// Limits the prompt tokens of steps in which other sequences decode.
     pace: Option<Pace>,
-    /// Maximum number of prompt tokens of a step in which other sequences decode, if the layers are split: other steps are long,
-    /// so that all devices are at work.
+    /// Maximum number of prompt tokens of a step in which other sequences decode, if the layers are split over
+    /// devices. Other steps may be longer, so that all devices have work.
     mixed: Option<u32>,
-    /// Keeps a step short.
+    /// Limits the time of a step.
     step_time: Option<StepTime>,
     stopwatch: Stopwatch,
 }
@@ -58,8 +59,8 @@ impl Pacing {
     }
 }
 
-/// Time of a prompt token on a software driver. Experts that a token does not choose count too: a guess that is too long costs a
-/// short first chunk.
+/// Estimated time of a prompt token on a software driver. Counts all experts, although a token uses only some: an
+/// overestimate only makes the first chunk short.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn token_time(sizes: &WeightSizes) -> Duration {
     let elements = sizes.experts.elements + sizes.others.elements;

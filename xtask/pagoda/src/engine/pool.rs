@@ -22,7 +22,7 @@ impl Pool {
         Self { pooling, sum: vec![0.0; hidden as usize], end: 0 }
     }
 
-    /// Number of rows of a slice to pool, its last ones.
+    /// Number of rows to pool, at the end of a slice.
     pub(super) fn rows(&self, slice: &Slice, prompt_tokens: u32) -> usize {
         let end = slice.end().min(prompt_tokens);
         match self.pooling {

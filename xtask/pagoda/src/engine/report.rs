@@ -18,7 +18,7 @@ use crate::snapshot::{Activity, BlockView, PrefixView, SequenceView, Snapshot, T
 use crate::tiers::{self, Tiers};
 use crate::usage::{self, KvUse, ReadAhead, TierUse};
 
-/// Number of blocks in a table after the null blocks, which stand for blocks out of every window's reach.
+/// Number of blocks in a table without the null blocks, which stand for blocks that no window reaches any more.
 fn held(table: &[BlockId]) -> u32 {
     let null = table.partition_point(|block| *block == BlockId::NULL);
     u32::try_from(table.len() - null).expect("a table has fewer than 2^32 blocks")
@@ -53,7 +53,7 @@ impl Engine {
         Ok(self.fetch_cost)
     }
 
-    /// The state of the engine now. O(unfinished sequences), without a look at the device.
+    /// The state of the engine now. O(unfinished sequences); does not access the device.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (scheduler, now) = (&self.scheduler, Instant::now());
@@ -156,7 +156,7 @@ impl Engine {
         std::mem::take(&mut self.kernel_ns)
     }
 
-    /// The decoder, read-only: the one of the first layers if they are split.
+    /// The decoder, read-only. If the layers are split over devices, the decoder of the first layers.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
         self.decoder.first()

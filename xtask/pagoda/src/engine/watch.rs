@@ -18,7 +18,7 @@ use crate::usage;
 pub(super) struct Watch {
     /// Sequences whose block reads were requested.
     wanted: Vec<SeqId>,
-    /// Last block reads of each of the requested sequences that is unfinished.
+    /// Last block reads of each unfinished sequence in `wanted`.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
     /// Number of tokens per block that the sparse policy or the model's indexer selects; `None` if there is neither.
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Shows the blocks that a slice attended to the live views.
+    /// Records the blocks that a slice attended to, if a live view shows the sequence.
     pub(super) fn look_at(&mut self, slice: &Slice, attended: &Attended) {
         if self.watch.take(slice, attended) {
             self.trace_selections(false);

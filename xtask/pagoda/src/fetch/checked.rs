@@ -29,13 +29,13 @@ pub(super) fn remember(path: &Path, sha256: &str) {
     }
 }
 
-/// Path of the hidden file that records the check.
+/// Path of the hidden file that records a file's checked hash.
 fn note(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.checked"))
 }
 
-/// The hash, and the metadata that change with the contents of a file.
+/// Text to record for a file: its hash, its size and the time of its last change.
 fn state(path: &Path, sha256: &str) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let modified = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;

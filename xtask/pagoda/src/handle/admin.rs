@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::live_view::LiveView;
 use crate::usage::TierUse;
 
-/// An engine between two steps, as [`EngineHandle::call`](super::EngineHandle::call) hands it out: what can be read of it,
-/// and the calls that take no event from a stream.
+/// Access to an engine between two steps, as [`EngineHandle::call`](super::EngineHandle::call) provides it: methods
+/// that read the engine's state, and calls that take no event from a stream.
 ///
 /// ```compile_fail,E0596
 /// # fn step(handle: &pagoda::EngineHandle) {

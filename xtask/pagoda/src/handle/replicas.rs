@@ -33,7 +33,7 @@ pub struct Replicas {
 struct Placing {
     placement: Mutex<Placement>,
     hasher: BlockHasher,
-    /// Number of hashes of the hasher in a block by which placement counts.
+    /// Number of the hasher's blocks per block that placement counts.
     hashes_a_block: usize,
 }
 
@@ -42,7 +42,7 @@ impl Placing {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hashes of the full blocks of a prompt.
+    /// One hash for each full block of a prompt, in the block size that placement uses.
     fn hashes(&self, request: &Request) -> Vec<BlockHash> {
         let mut chain = HashChain::new(self.hasher, request.extra_keys());
         chain.extend(&request.prompt);
@@ -58,8 +58,8 @@ impl From<EngineHandle> for Replicas {
 }
 
 impl Replicas {
-    /// Moves each engine to a thread of its own. With several, each must have been opened with
-    /// [`cache_events`](crate::EngineOptions::cache_events), by which placement knows what it holds.
+    /// Moves each engine to its own thread. Several engines must each have been opened with
+    /// [`cache_events`](crate::EngineOptions::cache_events), which tell the placement what each engine's cache holds.
     ///
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
@@ -183,7 +183,7 @@ impl Replicas {
         self.engines.iter().map(EngineHandle::num_waiting_tokens).sum()
     }
 
-    /// Time since the begin of the longest step that runs.
+    /// Time since the start of the step that has run longest.
     #[must_use]
     pub fn step_time(&self) -> Option<Duration> {
         self.engines.iter().filter_map(EngineHandle::step_time).max()
@@ -223,7 +223,7 @@ struct ReplicaRequest {
 }
 
 impl ReplicaRequest {
-    /// Counts the prompt as computed.
+    /// Records that the prompt has been computed.
     fn prefilled(&mut self) {
         if !std::mem::replace(&mut self.prefilled, true) {
             self.placing.lock().prefilled(self.ticket);
@@ -237,7 +237,7 @@ impl Drop for ReplicaRequest {
     }
 }
 
-/// A request with all that another engine needs to begin it anew.
+/// A request, with everything that another engine needs to restart it.
 #[derive(Debug)]
 struct Placed {
     replicas: Replicas,
@@ -249,8 +249,8 @@ struct Placed {
 
 type Item = Result<Event, Error>;
 
-/// The events of one request to [`Replicas`]: as [`Stream`], and of another engine if the one that had the request was lost.
-/// Dropping it cancels the request.
+/// The events of one request to [`Replicas`], as in a [`Stream`]. If the request's engine is lost, events of another
+/// engine follow. Dropping the stream cancels the request.
 #[derive(Debug)]
 #[must_use = "dropping a stream cancels its request"]
 pub struct ReplicaStream {
@@ -297,7 +297,8 @@ impl ReplicaStream {
         BlockingReplicaStream(self)
     }
 
-    /// The item for the reader after an item of the engine's stream; `Ready` unless there is a next one to take.
+    /// The item to pass to the reader for an item of the engine's stream; `Pending` if the next item has to be read
+    /// instead.
     fn item(&mut self, item: Option<Item>) -> Poll<Option<Item>> {
         let event = match item {
             Some(Ok(event)) => event,
@@ -351,7 +352,7 @@ impl Iterator for BlockingReplicaStream {
     }
 }
 
-/// The events that a reader has got, so that those of a request that begins anew are not sent twice.
+/// Records the events that the reader has got, so that a restarted request does not send them again.
 #[derive(Debug)]
 struct Passed {
     started: bool,
@@ -376,7 +377,7 @@ impl Passed {
         self.samples.iter_mut().for_each(|sample| sample.again = 0);
     }
 
-    /// Whether the reader has not got an event yet.
+    /// Whether an event has not been passed to the reader before.
     ///
     /// # Errors
     /// [`Error::Moved`] if a request that began anew drew another token than before.

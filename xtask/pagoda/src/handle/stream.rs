@@ -176,7 +176,7 @@ impl<R> Future for Reply<R> {
 pub struct Ended(Pin<Box<channel::Receiver<Infallible>>>);
 
 impl Ended {
-    /// Returns a guard that the thread drops at its end, and the end that waits for that.
+    /// Returns a guard that the thread drops at its end, and the `Ended` that waits for the drop.
     pub(super) fn pair() -> (channel::Sender<Infallible>, Self) {
         let (sender, receiver) = channel::bounded(1);
         (sender, Self(Box::pin(receiver)))
@@ -187,7 +187,7 @@ impl Ended {
         let _ = self.0.recv_blocking();
     }
 
-    /// Whether the stream has ended.
+    /// Whether the engine's thread has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_closed()

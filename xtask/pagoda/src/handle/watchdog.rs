@@ -11,7 +11,7 @@ use crate::{Note, Notes};
 #[derive(Debug)]
 pub(super) struct Watched {
     opened: Instant,
-    /// Begin of the step that runs, in nanoseconds since `opened`; 0 for none.
+    /// Start of the current step, in nanoseconds since `opened`; 0 if no step runs.
     begun: AtomicU64,
     reopening: AtomicBool,
     stalls: AtomicU64,

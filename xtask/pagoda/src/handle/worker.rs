@@ -19,7 +19,7 @@ use crate::request::Request;
 /// Time between two snapshots of a running engine.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time between two looks of a resting engine at a host tier that other engines change.
+/// Interval at which an engine without work checks for changes by other engines in their shared host tier.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) struct Worker {
@@ -31,7 +31,7 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     /// Unfinished requests by their first sequence.
     open: HashMap<SeqId, Open>,
-    /// First sequences by ticket.
+    /// First sequence of each request, by the ticket of its stream.
     tickets: HashMap<u64, SeqId>,
     /// First sequences of requests that the engine has taken since the last snapshot.
     taken: Vec<SeqId>,
@@ -130,7 +130,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes all commands, waiting for one if there is nothing to run; false if there will be none.
+    /// Takes all queued commands; waits for one if the engine has no work. Returns false if no more commands can
+    /// come.
     fn receive(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             self.obey(command);
@@ -148,7 +149,8 @@ impl Worker {
         true
     }
 
-    /// Waits for a command; `None` if there will be none. Meanwhile, followers hear of what other engines do to the host tier.
+    /// Waits for a command; `None` if no more commands can come. Meanwhile, reports changes by other engines in the
+    /// shared host tier to the followers.
     fn next_command(&mut self) -> Option<Command> {
         while self.engine().hears_of_others() {
             match self.commands.recv_timeout(LOOK_INTERVAL) {

@@ -99,7 +99,8 @@ impl HubCache {
         fs::write(&path, commit).map_err(HubError::io(&path, "written"))
     }
 
-    /// Keeps other processes off a blob: the same lock that the hub's own tools take. Some network file systems cannot lock.
+    /// Locks a blob against other processes, with the lock that the hub's own tools take. Some network file systems
+    /// cannot lock.
     pub(super) fn lock(&self, etag: &str) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
         let file = File::create(&path).map_err(HubError::io(&path, "made"))?;
@@ -107,7 +108,7 @@ impl HubCache {
         Ok(file)
     }
 
-    /// Path of a whole file by its hash, if it is there.
+    /// Path of the complete file with a hash; `None` if the cache lacks it.
     pub(super) fn blob(&self, etag: &str) -> Option<PathBuf> {
         let path = self.root.join("blobs").join(etag);
         path.is_file().then_some(path)
@@ -118,13 +119,13 @@ impl HubCache {
         self.root.join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// Makes an unfinished file, which is complete and checked, a whole one.
+    /// Turns the unfinished file of a blob, which is complete and checked, into the finished one.
     pub(super) fn keep(&self, etag: &str) -> Result<(), HubError> {
         let (from, to) = (self.unfinished(etag), self.root.join("blobs").join(etag));
         fs::rename(&from, &to).map_err(HubError::io(&from, "renamed"))
     }
 
-    /// Gives a blob its name in a snapshot: by a relative link, or, if the system has none, by moving it.
+    /// Gives a blob its name in a snapshot by a relative link. Moves the blob if the system has no links.
     pub(super) fn link(&self, snapshot: &Path, file: &str, etag: &str) -> Result<(), HubError> {
         let path = snapshot.join(file);
         let folder = path.parent().unwrap_or(snapshot);

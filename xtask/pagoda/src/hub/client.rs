@@ -21,10 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum number of consecutive attempts to continue a download that brought no byte.
 const MAX_RETRIES: u32 = 5;
 
-/// Bytes read at a time.
+/// Number of bytes per read.
 const CHUNK: usize = 1 << 20;
 
-/// A connection to the hub.
+/// HTTP clients for requests to the hub.
 #[derive(Debug)]
 pub(super) struct Client {
     /// Client that follows redirects, without the token if they lead to another host.
@@ -65,7 +65,7 @@ pub(super) struct Remote {
 }
 
 impl Client {
-    /// Prepares requests; nothing is sent yet.
+    /// Creates the HTTP clients; sends no request.
     pub(super) fn new(settings: &Settings) -> Result<Self, HubError> {
         choose_cryptography();
         let builder = || {
@@ -124,7 +124,7 @@ impl Client {
         Ok(Remote { file: file.to_owned(), url, etag, bytes })
     }
 
-    /// Fetches a file to `path`, going on where an earlier attempt ended, and checks its size and hash. What is wrong is
+    /// Downloads a file to `path`, continuing an earlier attempt, and checks its size and hash. A wrong file is
     /// removed.
     pub(super) async fn download(
         &self,
@@ -170,7 +170,7 @@ impl Client {
         })
     }
 
-    /// Fetches what is missing at the end of a file with a path, as far as the connection lasts.
+    /// Fetches the missing end of a file, as far as the connection lasts.
     async fn append(
         &self,
         remote: &Remote,
@@ -211,7 +211,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request whose refusal is of a repository or a file of it.
+    /// Sends a request; a refusal becomes an error about the repository or file of `reference`.
     async fn ask(
         &self,
         request: reqwest::RequestBuilder,
@@ -258,8 +258,8 @@ fn wrong(url: &str, reason: impl Into<String>) -> HubError {
     HubError::Answer { url: url.to_owned(), reason: reason.into() }
 }
 
-/// Chooses the cryptography of TLS connections of this process, unless the program has chosen. HTTP clients are built without
-/// one.
+/// Chooses the cryptography for TLS connections of this process, unless the program has already chosen one. HTTP
+/// clients have no default of their own.
 pub fn choose_cryptography() {
     // An error only tells that it was chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -297,7 +297,7 @@ fn digest(mut hash: impl Digest, file: &mut File) -> io::Result<String> {
     }
 }
 
-/// Whether a text is a hash in hexadecimal: of 40 digits, or of 64.
+/// Whether a text is a hash: 40 or 64 hexadecimal digits.
 fn is_hash(text: &str) -> bool {
     [40, 64].contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -72,7 +72,7 @@ pub enum HubError {
     Files {
         /// The model.
         reference: String,
-        /// The lack, or the names to choose from.
+        /// What the repository lacks, or the names to choose from.
         reason: String,
     },
     /// A file of the cache cannot be read or written.

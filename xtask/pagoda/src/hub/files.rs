@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::error::HubError;
 use super::reference::{Reference, is_relative};
 
-/// Files of a checkpoint in Hugging Face's layout other than its weights, if they exist.
+/// Files of a checkpoint in Hugging Face's layout other than its weights. Not every checkpoint has all of them.
 const BESIDE: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -111,7 +111,7 @@ fn list(names: &BTreeSet<&str>) -> String {
     names.iter().map(|name| format!(":{name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Name, number and count of a part of a split model, from 1: `NAME-00002-of-00003.gguf`.
+/// Name, number from 1, and number of parts of one part of a split model, such as `NAME-00002-of-00003.gguf`.
 fn part_of(file: &str) -> Option<(&str, usize, usize)> {
     let (rest, count) = file.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (name, part) = rest.rsplit_once('-')?;

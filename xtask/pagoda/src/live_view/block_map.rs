@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 
 use super::MAX_CELLS;
 
-/// The blocks of a pool in the order of their ids.
+/// A map of the blocks of a pool, in the order of their ids. A cell stands for one or more consecutive blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BlockMap {
@@ -15,17 +15,17 @@ pub struct BlockMap {
     pub cells: u32,
     /// Number of cells of blocks on the device; later cells are of blocks in host memory.
     pub device_cells: u32,
-    /// All cells; neighbours with the same look are joined.
+    /// All cells; neighbours of the same kind and sequence are joined.
     pub runs: Vec<CellRun>,
 }
 
-/// Consecutive cells with the same look. In JSON, `[cells, kind, seq]`.
+/// Consecutive cells of the same kind and sequence. In JSON, `[cells, kind, seq]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellRun {
     /// Number of cells.
     pub cells: u32,
-    /// State of most of their blocks.
+    /// State of most blocks of each cell.
     pub kind: CellKind,
     /// A sequence that holds the blocks; `None` if none does.
     pub seq: Option<SeqId>,
@@ -63,14 +63,15 @@ impl Owners {
         Self(vec![None; pool.num_usable() as usize + 1])
     }
 
-    /// Enters the blocks of a table of `seq`.
+    /// Records `seq` as a holder of the blocks of a table.
     pub(crate) fn add(&mut self, seq: SeqId, table: &[BlockId]) {
         for block in table.iter().filter(|block| !block.is_null()) {
             self.0[block.index()].get_or_insert(seq);
         }
     }
 
-    /// Draws the pool. O(blocks). The first `on_device` blocks, the null block included, are on the device.
+    /// Returns the map of the pool. O(blocks). The first `on_device` blocks, the null block included, are on the
+    /// device.
     pub(crate) fn map(&self, pool: &BlockPool, on_device: u32) -> BlockMap {
         // The null block is no cell.
         let blocks: Vec<BlockId> = (1..=pool.num_usable()).map(BlockId::new).collect();

@@ -38,8 +38,8 @@ pub struct BlockReads {
 pub struct LayerReads {
     /// The layer.
     pub layer: u32,
-    /// A digit a column: tenths of its blocks that were read, over KV heads and queries, rounded up; 9 also for all, and `-`
-    /// if the policy had nothing to choose.
+    /// One digit per column: the fraction of the column's blocks that were read, over KV heads and queries, in
+    /// tenths, rounded up. 9 also stands for all, and `-` for a column in which the policy had nothing to choose.
     pub read: String,
 }
 
@@ -86,10 +86,11 @@ impl BlockReads {
     }
 }
 
-/// Reads of a layer.
+/// Counts of the block reads in one layer, by column.
 struct Columns {
     blocks_per_column: u32,
-    /// `(read, visible)` blocks by column, summed over KV heads and queries.
+    /// Number of blocks that were read, and of blocks that could be read, by column, summed over KV heads and
+    /// queries.
     counts: Vec<(u64, u64)>,
 }
 

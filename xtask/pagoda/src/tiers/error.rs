@@ -41,7 +41,7 @@ pub enum TiersError {
     /// The workers that save do not start.
     #[error(transparent)]
     Save(#[from] StoreError),
-    /// The weights that name the blocks cannot be read.
+    /// The weights, which are a part of the names of blocks, cannot be read.
     #[error(transparent)]
     Weights(#[from] models::WeightError),
 }

@@ -10,8 +10,9 @@ use kvblock::{BlockHash, CacheEvent, CacheKey, Medium, StoredBlocks};
 use prefetch::changes::Changes;
 use prefetch::tier::TierName;
 
-/// Maximum number of known blocks that neither host nor disk holds, whose capacities bound the others: more than are saved or
-/// loaded at one time, and the last ones in the remote store, which has no bound here and tells of no eviction.
+/// Maximum number of known blocks that neither the host nor the disk holds. The capacities of host and disk bound all
+/// other blocks. The number exceeds the blocks that are saved or loaded at one time; the rest are the last ones in
+/// the remote store, which has no bound here and reports no evictions.
 const MAX_LOOSE: usize = 1 << 18;
 
 /// Tiers, each with its medium in KV events.
@@ -35,22 +36,23 @@ struct Block {
     content: StoredBlocks,
     /// Names of the block's objects, for each origin that the block may have.
     names: Vec<Vec<BlockHash>>,
-    /// Media on which events have reported the block.
+    /// Media for which events have reported the block as stored.
     told: Vec<Medium>,
     /// Whether neither host nor disk holds the block.
     loose: bool,
-    /// Number of its last entry among the loose ones.
+    /// Number of the block's last entry in the queue of loose blocks.
     entry: u64,
 }
 
-/// Blocks and objects of the tiers, and the events that were not taken yet. It takes memory for each block that the tiers
-/// hold, and for the last ones of the remote store: its tokens and some 300 bytes.
+/// Records the blocks and objects of the tiers, and the events about them that nobody has taken yet. Needs memory for
+/// each block that the tiers hold, and for the last blocks of the remote store: the block's tokens and some 300
+/// bytes.
 pub(super) struct Ledger {
     changes: Changes,
     objects: HashMap<BlockHash, Object>,
     blocks: HashMap<CacheKey, Block>,
-    /// Blocks that are loose, or were at that time, the oldest first. One that is evicted may be written again before
-    /// the engine hears of either.
+    /// Blocks that were loose when they were entered, the oldest first. An evicted block may be written again before
+    /// the engine learns of either.
     loose: VecDeque<(u64, CacheKey)>,
     max_loose: usize,
     next_entry: u64,
@@ -71,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note of a block, whose objects have these names, for each origin that it may have.
+    /// Records a block, with the names of its objects for each origin that the block may have.
     pub(super) fn know(&mut self, content: StoredBlocks, names: Vec<Vec<BlockHash>>) {
         let key = CacheKey { hash: content.hashes[0], group: content.group };
         if let Entry::Vacant(place) = self.blocks.entry(key) {
@@ -85,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps a loose block as long as it is among the last ones.
+    /// Enters a block at the end of the queue of loose blocks. If the queue is too long, forgets the oldest one.
     fn keep(&mut self, key: CacheKey) {
         self.next_entry += 1;
         self.blocks.entry(key).and_modify(|block| block.entry = self.next_entry);
@@ -160,7 +162,7 @@ impl Ledger {
     }
 }
 
-/// Appends blocks to the last event if they continue it; otherwise, they become an event of their own.
+/// Appends stored blocks to the last event if they continue it; otherwise, adds a new event.
 fn push_stored(events: &mut Vec<CacheEvent>, blocks: StoredBlocks) {
     let rest = match events.last_mut() {
         Some(CacheEvent::Stored(last)) => last.append(blocks),

@@ -35,15 +35,17 @@ const LOOKUP_BLOCKS: u32 = 32;
 
 /// A waiting request whose blocks were looked up.
 pub(super) struct LookedUp {
-    /// Positions of the tokens that were looked up: from the prefix hit on the device to the longest possible one.
+    /// Positions of the tokens that were looked up: from the end of the prefix hit on the device to the end of the
+    /// longest possible prefix.
     asked: Range<u32>,
-    /// End of the prefix that the tiers complete.
+    /// End of the prefix for which the tiers have all blocks that the device lacks.
     found: u32,
     /// Each block found.
     lookup: Lookup,
-    /// Number of saves that had ended at that time: a lookup that found too little is repeated once there are more.
+    /// Number of saves that had ended before the lookup. A lookup that found too little is repeated once more saves
+    /// have ended.
     saved: u64,
-    /// Blocks that are read ahead.
+    /// Blocks that are being read before the load begins.
     ahead: Option<Portion>,
 }
 
@@ -55,7 +57,7 @@ struct Found {
     origin: Origin,
 }
 
-/// Blocks of a sequence as a lookup found them.
+/// The blocks of a sequence that a lookup found, with the tier and origin of each.
 type Lookup = BTreeMap<GroupBlock, Found>;
 
 /// Blocks of a sequence that are read by one task.
@@ -73,7 +75,7 @@ pub(super) struct Loading {
     blocks: Vec<GroupBlock>,
     /// Number of leading blocks that are on the device.
     landed: usize,
-    /// Next portion of blocks, and the time since which it is awaited; `None` until the loader has room.
+    /// The portion that is read next, and the time since which the load waits for it; `None` until the loader has room.
     portion: Option<(Portion, Instant)>,
 }
 
@@ -108,7 +110,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Number of the first blocks of `range` that the tiers hold.
+    /// Number of leading blocks of `range` that the tiers hold.
     fn held(&mut self, group: GroupId, range: Range<u32>) -> u32 {
         for index in range.clone() {
             let block = GroupBlock { group, index };
@@ -335,7 +337,8 @@ impl Tiers {
         Ok(bad)
     }
 
-    /// Returns a load to the scheduler, and what of it could not be read.
+    /// Tells the scheduler how many tokens a load has brought. Returns the part that could not be read, if the load met a
+    /// bad block.
     fn end_load(
         &mut self,
         scheduler: &mut Scheduler,
@@ -363,7 +366,8 @@ impl Tiers {
         Some(Unreadable { seq, from_token: good_tokens, reason, ends })
     }
 
-    /// Counts the tokens of blocks that were loaded for a request: those up to the end of a block by its tier.
+    /// Counts the tokens that were loaded for a request by tier. A block counts for the tokens between the end of the
+    /// previous block and its own end.
     fn count_loaded(&mut self, loading: &Loading) {
         let mut counts = CachedTokens::default();
         let mut from = loading.load.start;
@@ -422,8 +426,7 @@ impl Tiers {
     }
 }
 
-/// The origin of a block that is read; one that was not looked up, because the device has lost it since, may be of its tokens
-/// alone.
+/// The origin that the lookup found for a block; `Origin::Tokens` for a block that was not looked up.
 fn origin_of(lookup: &Lookup, block: &GroupBlock) -> Origin {
     lookup.get(block).map_or(Origin::Tokens, |found| found.origin)
 }

@@ -13,21 +13,21 @@ use kvblock::{
 };
 use models::{CachePart, DecoderConfig, KvPlan, LayerCache, ModelError};
 
-/// Blocks of the device, and the objects that each is made of.
+/// Division of the blocks of the device into objects, the units that tiers store.
 #[derive(Debug)]
 pub(super) struct Objects {
     pub(super) needs: PrefixNeeds,
     /// Objects of a block, by group of the device.
     groups: Vec<Vec<Part>>,
-    /// Bytes of an object.
+    /// Number of bytes of an object.
     bytes: usize,
-    /// Bytes of a block of the device.
+    /// Number of bytes of a block of the device.
     block_bytes: usize,
     /// Largest number of pages of an object.
     pages: u32,
     /// Whether each page has the keys of a layer, then its values.
     pairs: bool,
-    /// Description of the groups, for names of stores; empty for a single one.
+    /// Description of the groups, which is a part of the names of stores; empty if there is a single group.
     about: String,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Objects {
 struct Part {
     /// The group of the object; `None` if there is one only.
     group: Option<u32>,
-    /// The pages in the contents of a block.
+    /// Byte ranges of the object's pages in the contents of a block.
     pages: Vec<Range<usize>>,
 }
 
@@ -104,7 +104,7 @@ impl Objects {
         &self.about
     }
 
-    /// Number of pairs of keys and values in an object, if it consists of these.
+    /// Number of pairs of keys and values in an object; `None` if the object has other contents.
     pub(super) fn pairs(&self, shape: &KvShape) -> Option<u32> {
         let bytes = self.pages as usize * 2 * shape.block_bytes();
         (self.pairs && self.bytes == bytes).then_some(self.pages)
@@ -120,7 +120,7 @@ impl Objects {
         self.ends(blocks).take_while(|end| *end <= position).count().min(blocks.len() - 1)
     }
 
-    /// Number of objects up to the end of each block.
+    /// For each block, the number of objects of this block and all blocks before it.
     fn ends(&self, blocks: &[GroupBlock]) -> impl Iterator<Item = usize> {
         blocks.iter().scan(0, |end, block| {
             *end += self.groups[block.group.index()].len();
@@ -146,7 +146,7 @@ impl Objects {
         blocks.iter().flat_map(names).collect()
     }
 
-    /// The objects of a block, of its contents.
+    /// Cuts the contents of a block into its objects.
     pub(super) fn cut(&self, group: GroupId, contents: &Arc<[u8]>) -> Vec<Arc<[u8]>> {
         let cut = |part: &Part| {
             let is_whole = |page: &Range<usize>| page.len() == contents.len();
@@ -165,7 +165,7 @@ impl Objects {
         self.groups[group.index()].iter().map(cut).collect()
     }
 
-    /// The contents of a block, of its objects.
+    /// Joins the objects of a block into its contents.
     pub(super) fn join(&self, group: GroupId, objects: &[Arc<[u8]>]) -> Vec<u32> {
         let mut contents = vec![0; self.block_bytes / 4];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut contents);
@@ -180,9 +180,10 @@ impl Objects {
     }
 }
 
-/// The groups of a plan, with what a prefix needs of their blocks. Entries end where prefixes do, so the next entry starts
-/// from the windows before it alone. The pool has places for all that its own window reaches, but nothing reads the others
-/// before they are given back: by then another entry begins.
+/// The cache groups of a plan, each with the window of tokens that a request needs when it resumes after a prefix.
+/// The states of a compressor get a smaller window than in the pool: a prefix ends where a compressed entry ends, so
+/// the next entry reads only the windows before it. Nothing reads the other places of the pool's window before they
+/// are given back.
 fn resumed(config: &DecoderConfig, plan: &KvPlan) -> Vec<KvCacheGroup> {
     let before = |cache: &usize| {
         let LayerCache { layer, part, .. } = &plan.caches[*cache];
@@ -213,7 +214,7 @@ impl Part {
     }
 }
 
-/// Place of each buffer's page in the contents of a block. Buffers that only pad have none.
+/// Byte range of each buffer's page in the contents of a block; empty for buffers that hold no layer.
 fn places(layout: &CacheLayout) -> Vec<Range<usize>> {
     let mut end = 0;
     let of_tensor = |tensor: &CacheTensor| {
@@ -225,7 +226,7 @@ fn places(layout: &CacheLayout) -> Vec<Range<usize>> {
     layout.tensors.iter().map(of_tensor).collect()
 }
 
-/// Neighbouring pages as one.
+/// Merges pages that follow each other directly into one range.
 fn joined(pages: Vec<Range<usize>>) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for page in pages {
@@ -237,7 +238,7 @@ fn joined(pages: Vec<Range<usize>>) -> Vec<Range<usize>> {
     joined
 }
 
-/// Tokens of a block of each group, and a digest of the caches in it.
+/// Description of a layout: the number of tokens in a block of each group, and a digest of the caches in the block.
 fn about(plan: &KvPlan, stored: &CacheLayout) -> String {
     let cache = |index: &usize| {
         let LayerCache { layer, part, .. } = &plan.caches[*index];

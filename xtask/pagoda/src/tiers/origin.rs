@@ -13,7 +13,7 @@ use crate::options::EngineOptions;
 pub(crate) enum Origin {
     /// The values follow from the tokens alone.
     Tokens,
-    /// A policy selected blocks in decode steps before.
+    /// The values depend on earlier decode steps in which a policy selected blocks.
     SparseDecode,
 }
 
@@ -22,9 +22,9 @@ pub(crate) enum Origin {
 pub(super) struct Origins {
     /// The policy; `None` if all blocks of the engine have one origin.
     policy: Option<String>,
-    /// Blocks of the device with values from sparse decode. A block that is written again is judged again.
+    /// Blocks of the device whose values come from sparse decode. Every new write to a block updates its entry.
     decoded: HashSet<BlockId>,
-    /// Running sequences with such values.
+    /// Running sequences with values from sparse decode.
     sequences: HashSet<SeqId>,
 }
 
@@ -52,8 +52,8 @@ impl Origins {
         }
     }
 
-    /// Takes note that a sequence starts or resumes with blocks that it did not compute. One that was preempted has the values
-    /// of its decode steps in them.
+    /// Takes note that a sequence starts or resumes with blocks that are already filled. The blocks of a preempted
+    /// sequence include values of its decode steps.
     pub(super) fn admit(&mut self, seq: SeqId, blocks: impl Iterator<Item = BlockId> + Clone) {
         if self.policy.is_none() {
             return;

@@ -22,7 +22,7 @@ use crate::{Note, error_chain};
 /// Maximum number of blocks per read and write task.
 pub(super) const MAX_BLOCKS: usize = BlockRead::MAX_BLOCKS;
 
-/// Group of each block of a read, and the hash that its objects are named by.
+/// For each block of a read: its group, and the hash from which the names of its objects follow.
 type Names = Vec<(GroupId, BlockHash)>;
 
 /// A block that a step filled.
@@ -39,16 +39,16 @@ pub(crate) struct Filled {
 /// Interval at which the thread looks whether writes have ended while it waits for reads.
 const LOOKS: Duration = Duration::from_millis(2);
 
-/// The thread that saves.
+/// The thread that saves blocks to the tiers.
 pub(super) struct Saver {
-    /// `None` once no more reads follow.
+    /// Sender of reads to the thread; `None` once no more reads follow.
     reads: Option<SyncSender<(Names, BlockRead)>>,
     progress: Arc<SaveProgress>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Saver {
-    /// Starts the thread; `staged` reads may wait for it before a step does.
+    /// Starts the thread. Up to `staged` reads may wait for the thread; with more, the step that saves waits.
     ///
     /// # Errors
     /// [`StoreError::Spawn`] when the system refuses a thread.
@@ -82,7 +82,7 @@ impl Saver {
         Saves::begun(&self.progress)
     }
 
-    /// Waits until everything has ended.
+    /// Waits until all saves have ended.
     fn wait(&self) {
         let running = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         let mut state = self.progress.state();
@@ -106,7 +106,7 @@ impl Drop for Saver {
     }
 }
 
-/// State of the thread.
+/// State of the thread that saves blocks.
 struct Writer {
     store: Store,
     objects: Arc<Objects>,
@@ -198,7 +198,7 @@ impl Tiers {
         self.saver.begun()
     }
 
-    /// Collects the results of the saves so far.
+    /// Collects the results of the saves since the last call.
     fn look(&mut self) -> Result<(), ModelError> {
         let mut state = self.saver.progress.state();
         let (lost, failed) = (state.lost.take(), state.failed.take());
@@ -209,7 +209,7 @@ impl Tiers {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Waits until everything is written or has failed.
+    /// Waits until every save is written or has failed.
     ///
     /// # Errors
     /// Errors of the device.
@@ -249,7 +249,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Tells the first failure.
+    /// Reports a failure of the tiers to the user, if it is the first one.
     fn tell(&mut self, action: &'static str, reason: String) {
         if !std::mem::replace(&mut self.told, true) {
             self.notes.tell(&Note::TierFailed { action, reason });

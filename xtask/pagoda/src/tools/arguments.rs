@@ -14,7 +14,7 @@ pub(super) struct Nesting {
 }
 
 impl Nesting {
-    /// Goes on by a byte; true if it closes the outermost bracket.
+    /// Moves past one byte; returns true if the byte closes the outermost bracket.
     pub(super) fn step(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
@@ -32,8 +32,8 @@ impl Nesting {
     }
 }
 
-/// The arguments of a call as an object. Of arguments that are cut off, or that have what no JSON value has (numbers such as
-/// 1e999, hundreds of nested lists), the fields before that; half a surrogate pair is U+FFFD. O(bytes).
+/// The arguments of a call as an object. If some are cut off or invalid (numbers such as 1e999, hundreds of nested
+/// lists), the object has only the fields before them. Half of a surrogate pair becomes U+FFFD. O(bytes).
 #[must_use]
 pub fn readable(arguments: &str) -> Map<String, Value> {
     let text = whole_characters(arguments);
@@ -66,8 +66,8 @@ fn closed(text: &str) -> String {
     ends[..read].last().map(close).unwrap_or_default()
 }
 
-/// A text in which halves of characters beyond 16 bits, which JavaScript leaves where it cuts a text, are U+FFFD. serde_json
-/// refuses them.
+/// Replaces each half of a surrogate pair by U+FFFD. JavaScript leaves such halves where it cuts a text, and
+/// serde_json refuses them.
 #[must_use]
 pub fn whole_characters(json: &str) -> Cow<'_, str> {
     let is_half = |escape: &[u8], first: u8| {

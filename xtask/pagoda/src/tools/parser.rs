@@ -103,7 +103,7 @@ impl ToolCall {
 #[derive(Debug, Clone, Default)]
 pub struct AnswerParser {
     parser: Parser,
-    /// Parts that were not taken.
+    /// Parts that the caller has not taken yet.
     pieces: Vec<AnswerPart>,
 }
 
@@ -120,7 +120,7 @@ impl AnswerParser {
         pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
     }
 
-    /// Takes the end of the text. A call that is cut off is one as soon as its tool is named.
+    /// Takes the end of the text. A call that is cut off counts as a call if the name of its tool is complete.
     pub fn finish(&mut self) {
         let pieces = self.parser.finish();
         pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
@@ -153,7 +153,7 @@ impl AnswerParser {
     }
 }
 
-/// Adds a part, to the last one if that is of its kind.
+/// Adds a part to a list. If the last part of the list is of the same kind, the function appends to that part.
 pub fn add(pieces: &mut Vec<AnswerPart>, piece: AnswerPart) {
     match (pieces.last_mut(), piece) {
         (Some(AnswerPart::Text(before)), AnswerPart::Text(text)) => before.push_str(&text),
@@ -184,7 +184,7 @@ pub(super) fn is_thought_begun(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }
 
-/// The state of taking apart.
+/// State of the division of an answer into parts.
 #[derive(Debug, Clone, Default)]
 struct Parser {
     calls: Calls,
@@ -242,7 +242,8 @@ impl Parser {
         pieces
     }
 
-    /// Ends the answer; returns the rest. A call that was cut off is one as soon as its tool is named.
+    /// Ends the answer and returns the remaining parts. A call that is cut off counts as a call if the name of its tool
+    /// is complete.
     fn finish(&mut self) -> Vec<AnswerPart> {
         let rest = std::mem::take(&mut self.held);
         match self.state {

@@ -14,8 +14,8 @@ use crate::generation::{Generation, GenerationFields};
 use crate::output_format::{FormatFields, OutputFormat, ResponseFormat};
 use crate::tools::{checked_tools, format_of};
 
-/// First words of a system block that Claude Code changes at every request. If it stayed in, every prompt would
-/// differ from the one before near its first token, so that no part of it were cached.
+/// First words of a system block that Claude Code changes at every request. The server leaves the block out.
+/// Otherwise every prompt would differ from the previous one near its first token, and no part of it would be cached.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Fields of a request.
@@ -43,7 +43,7 @@ pub(crate) struct MessagesFields {
     thread: Option<Value>,
 }
 
-/// The types of the body of a request.
+/// Types that together have all fields of the body of a request.
 pub(crate) type MessagesBody = (MessagesFields, FormatFields, GenerationFields);
 
 /// A request, checked.
@@ -327,7 +327,7 @@ impl Content {
         }
     }
 
-    /// The texts of a content that has nothing else.
+    /// The texts of a content, or an error if the content has a block that is not text.
     fn texts(self, at: &str, reader: &mut Reader) -> Result<Vec<String>, ApiError> {
         let text = |(at, block): (String, Block)| match block.r#type {
             BlockType::Text => needed(&at, "text", block.text),
@@ -337,7 +337,7 @@ impl Content {
     }
 }
 
-/// A field that a block of its type must have.
+/// Returns a field that a block of its type must have, or an error if it is missing.
 fn needed<T>(at: &str, name: &str, field: Option<T>) -> Result<T, ApiError> {
     field.ok_or_else(|| ApiError::field(format!("{at}.{name}"), "this field is required"))
 }

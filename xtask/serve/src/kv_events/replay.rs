@@ -14,13 +14,13 @@ use zeromq::{RouterSendHalf, RouterSocket, SocketRecv as _, SocketSend as _, Zmq
 /// Number of batches that are kept, as in vLLM.
 const MAX_KEPT: usize = 10_000;
 
-/// Bytes of all kept batches: a batch of a long prompt has some 5 bytes per token.
+/// Maximum number of bytes of all kept batches. A batch of a long prompt has some 5 bytes per token.
 const MAX_KEPT_BYTES: usize = 256 << 20;
 
 /// Number of replies that are written at one time; further requests wait.
 const MAX_REPLIES: usize = 16;
 
-/// Time for one message of a reply: who reads nothing for so long gets no more.
+/// Maximum time for one message of a reply. A reader that takes longer gets no further messages.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Number of the last message of a reply.
@@ -60,8 +60,8 @@ impl Replay {
         kept.batches.iter().filter(|(seq, _)| *seq >= start).cloned().collect()
     }
 
-    /// Answers requests, each with all batches from the number that it names on, and an end. What is no longer kept, or is not
-    /// there yet, is left out: the first number tells.
+    /// Answers requests. Each reply has all kept batches from the requested number on, then an end. Batches that are no
+    /// longer kept, or not there yet, are left out; a reader notices this by the first number.
     pub(super) async fn serve(self: Arc<Self>, socket: RouterSocket) {
         let (sender, mut requests) = socket.split();
         let places = Arc::new(Semaphore::new(MAX_REPLIES));
@@ -86,7 +86,7 @@ impl Replay {
         }
     }
 
-    /// Sends the batches; `None` if the reader does not take them.
+    /// Sends the kept batches from number `start` on; `None` if the reader does not take them.
     async fn reply(&self, sender: &mut RouterSendHalf, head: Vec<Bytes>, start: u64) -> Option<()> {
         let message = |topic: &Bytes, number: [u8; 8], payload: Bytes| {
             let body = [topic.clone(), Bytes::copy_from_slice(&number), payload];

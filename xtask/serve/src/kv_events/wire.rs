@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::Batch;
 
-/// An event. Fields that have no default in vLLM are nil if they are empty, others are left out.
+/// An event. An empty field is nil if it has no default in vLLM; otherwise it is left out.
 #[derive(Serialize)]
 #[serde(tag = "type")]
 enum Event<'e> {
@@ -100,9 +100,9 @@ fn stored<'e>(blocks: &'e StoredBlocks, groups: &[KvCacheGroup]) -> Stored<'e> {
     }
 }
 
-/// The first 8 bytes of a hash. vLLM sends numbers of 64 bits too, unless it is told to send bytes, and most indexes have no
-/// others. Among a million blocks, the chance that any two share a number is 3 in 10^8, and a router that confuses two blocks
-/// picks another engine than the best, no more.
+/// The first 8 bytes of a hash, as a number. vLLM sends 64-bit numbers too, unless it is told to send bytes, and most
+/// indexes take nothing else. Among a million blocks, the probability that two share a number is 3 in 10^8. A router
+/// that confuses them at worst picks an engine that is not the best.
 fn number(hash: &BlockHash) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
     u64::from_be_bytes([a, b, c, d, e, f, g, h])

@@ -130,7 +130,7 @@ fn cache(page: &mut Page<'_>, snapshot: &Snapshot) {
     page.own_gauge("kv_blocks", "KV blocks of the pool.", &kinds);
 }
 
-/// Steps that take too long, and devices that were lost.
+/// Writes the metrics of steps that take too long, and of devices that were lost.
 fn faults(page: &mut Page<'_>, snapshot: &Snapshot, handle: &EngineHandle) {
     let time = handle.step_time().unwrap_or_default().as_secs_f64();
     page.own_gauge("step_seconds", "Time since the begin of the step that runs, 0 for none.", &[("", time)]);
@@ -169,7 +169,7 @@ fn times(page: &mut Page<'_>, metrics: &Metrics) {
     }
 }
 
-/// Density and certified mass of sparse attention, once it has served a sequence.
+/// Writes the density and the certified mass of sparse attention, once sparse attention has served a sequence.
 fn sparse(page: &mut Page<'_>, metrics: &Metrics) {
     let all = [
         (
@@ -221,7 +221,8 @@ struct Page<'a> {
     model: &'a str,
     /// Number of the engine whose samples are written next, as a label.
     engine: usize,
-    /// Families in their order, each with its name and lines: the samples of all engines are below one head.
+    /// Metric families in their order, each with its name and its lines. The samples of all engines follow the one head
+    /// of their family.
     families: Vec<(String, String)>,
 }
 
@@ -278,7 +279,7 @@ impl Page<'_> {
         }
     }
 
-    /// Adds samples to their family, which begins with its head.
+    /// Adds samples to their family. A new family begins with its head.
     fn add(&mut self, name: &str, help: &str, kind: &str, samples: &str) {
         let family = self.families.iter_mut().find(|(family, _)| family == name);
         match family {

@@ -55,7 +55,7 @@ pub(crate) struct ChatFields {
     include_reasoning: Option<bool>,
 }
 
-/// The types of a chat's body.
+/// Types that together have all fields of a chat's body.
 pub(crate) type ChatBody = (ConversationFields, ChatFields, FormatFields, GenerationFields);
 
 /// A chat, checked.

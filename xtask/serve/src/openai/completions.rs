@@ -47,7 +47,7 @@ pub(crate) struct CompletionFields {
     suffix: Option<String>,
 }
 
-/// The types of a completion's body.
+/// Types that together have all fields of a completion's body.
 pub(crate) type CompletionBody = (CompletionFields, FormatFields, GenerationFields);
 
 /// A completion, checked.
@@ -128,7 +128,8 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
 #[derive(Debug)]
 struct CompletionRender {
     id: String,
-    /// Whether the call requests log-probabilities; the next fields are about the prompt itself and about ids.
+    /// Whether the call requests log-probabilities; the next fields are whether the text begins with the prompt, and
+    /// whether the ids of tokens are returned.
     log_probs: bool,
     echo: bool,
     return_ids: bool,
@@ -239,8 +240,8 @@ impl CompletionRender {
 }
 
 impl Render for CompletionRender {
-    /// Whether an addition is worth an event: text may be held back until a character or a stop text is complete; ids
-    /// are not.
+    /// Whether an addition has anything to send. Text may be held back until a character or a stop text is complete; ids
+    /// are sent at once.
     fn is_due(&self, delta: &Delta) -> bool {
         let has_ids = self.return_ids && !delta.ids.is_empty();
         !delta.pieces.is_empty() || has_ids || delta.end.is_some() || (self.echo && delta.begins)

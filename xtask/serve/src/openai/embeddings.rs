@@ -30,7 +30,7 @@ pub(crate) struct EmbeddingsFields {
     dimensions: Option<Int<u32>>,
 }
 
-/// The types of the body of a call for embeddings.
+/// Types that together have all fields of the body of a call for embeddings.
 pub(crate) type EmbeddingsBody = (EmbeddingsFields, EmbeddingFields);
 
 /// Form of the numbers of an embedding.

@@ -61,7 +61,7 @@ impl TextLogProbs {
         self.top_logprobs.push(None);
     }
 
-    /// Adds a token; `offset` moves on by its characters.
+    /// Adds a token, and adds the number of its characters to `offset`.
     pub(crate) fn push(&mut self, tokenizer: Option<&Tokenizer>, at: &LogProbs, offset: &mut usize) {
         self.push_token(tokenizer, at.token.token, offset);
         self.token_logprobs.push(Some(at.token.log_prob));
@@ -77,12 +77,12 @@ impl TextLogProbs {
     }
 }
 
-/// Text of a single token, which may be half of a character.
+/// Text of a single token. A token may be a part of a character, which the text replaces by U+FFFD.
 fn text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     String::from_utf8_lossy(&bytes(tokenizer, id)).into_owned()
 }
 
-/// Bytes of a token; its number if it has no other name.
+/// Bytes of a token, or a text with its id if the tokenizer has no bytes for it.
 fn bytes(tokenizer: Option<&Tokenizer>, id: u32) -> Vec<u8> {
     let named = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(id));
     named.unwrap_or_else(|| format!("token_id:{id}").into_bytes())

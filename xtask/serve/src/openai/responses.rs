@@ -66,7 +66,7 @@ pub(crate) struct ResponsesFields {
     safety_identifier: Option<Value>,
 }
 
-/// The types of a response's body.
+/// Types that together have all fields of a response's body.
 pub(crate) type ResponsesBody = (ResponsesFields, GenerationFields);
 
 /// The field `text` of a request.

@@ -25,7 +25,7 @@ use crate::feed::{Feed, Told};
 use crate::metrics::Metrics;
 use crate::server::{Server, unix_seconds};
 
-/// Time between two looks at the engine.
+/// Time between two readings of the engine's state.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time after which watchers are told that a step takes long.
@@ -113,7 +113,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Looks at an engine while its live page has watchers and the server takes calls.
+/// Reads an engine's state repeatedly and sends it, while the live page has watchers and the server takes calls.
 async fn look(server: Arc<Server>, engine: usize) {
     let (handle, feed) = (&server.engines.engines()[engine], &server.feeds[engine]);
     while server.ready().is_ok() {
@@ -149,7 +149,7 @@ async fn look(server: Arc<Server>, engine: usize) {
     feed.watchers().latest = None;
 }
 
-/// Sends an event to all watchers; false, and for good, if none is left.
+/// Sends an event to all watchers. If no watcher is left, closes the feed and returns false.
 fn tell(feed: &Feed, name: &str, event: &impl Serialize) -> bool {
     let json = serde_json::to_string(event).expect("views are JSON");
     let event = Arc::new(sse::Event::default().event(name).data(json));

@@ -59,7 +59,7 @@ impl Doc {
         Self { reply: ("text/plain", schema_of::<String>), ..Self::new::<String>(id, summary) }
     }
 
-    /// A body that the types of `B` read, whose schema is called `name`.
+    /// Sets the body, which the types of `B` read together. Its schema is called `name`.
     pub(crate) fn body<B: Body>(self, name: &'static str) -> Self {
         Self { body: Some(BodyDoc { name, schemas: B::schemas, nested: None }), ..self }
     }
@@ -74,7 +74,7 @@ impl Doc {
         Self { event: Some(schema_of::<E>), ..self }
     }
 
-    /// Errors other than OpenAI's.
+    /// Sets the form of errors; without it, errors have OpenAI's form.
     pub(crate) fn errors<E: JsonSchema>(self) -> Self {
         Self { error: schema_of::<E>, ..self }
     }
@@ -102,7 +102,8 @@ impl Transform for Closed {
     }
 }
 
-/// The schemas that routes refer to. What is read and what is written may lack different fields.
+/// The schemas that routes refer to. Types that are read and types that are written have separate schemas, because
+/// different fields may be absent.
 struct Schemas {
     read: SchemaGenerator,
     written: SchemaGenerator,

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use pagoda_cli::bench::measure::{Times, count};
 
-/// Fetches of a decode step, mean.
+/// Fetches of a decode step, as means over the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Fetches {
-    /// Bytes that a step fetches from the host.
+    /// Number of bytes that a step fetches from the host.
     pub(super) bytes: f64,
     /// Device time per step in which only a fetch runs: the waits of attention, and the part of prefetches that is not
     /// hidden. Null without timestamps, and without a policy.
@@ -19,13 +19,16 @@ pub(super) struct Fetches {
     hidden_ahead: Option<f64>,
     /// Speed of transfers from host to device, without concurrent work.
     fetch_gb_s: Option<f64>,
-    /// Milliseconds by which a step of the control is longer than with everything resident: decisions and copies without the bus.
+    /// Milliseconds by which a step of the control takes longer than a step with everything resident: the time of
+    /// decisions and copies without the bus.
     decisions_ms: Option<f64>,
     /// Milliseconds by which a step is longer than one of the control.
     longer_ms: Option<f64>,
-    /// Share of transfer time, bytes over the rate of a fetch alone, by which a step is not longer than one of the control.
+    /// Share of transfer time that other work hides: 1 minus `longer_ms` divided by the transfer time, which is the
+    /// number of bytes over the rate of a fetch alone.
     hidden: Option<f64>,
-    /// Share of transfer time that is hidden against everything resident, so that the decisions count as transfer.
+    /// Share of transfer time that other work hides if decisions count as transfer: the step is compared with a step
+    /// where everything is resident.
     hidden_with_decisions: Option<f64>,
     /// Time of the fetches of a step, without concurrent work.
     #[serde(skip)]

@@ -6,11 +6,11 @@ use anyhow::{Result, ensure};
 #[derive(Debug, Clone)]
 pub(super) struct Speeds<'a> {
     pub(super) configuration: &'a str,
-    /// Bytes of the model's tensors.
+    /// Number of bytes of the model's tensors.
     pub(super) weight_bytes: u64,
     pub(super) streams: u32,
     pub(super) prompt: u32,
-    /// Tokens a second of all streams.
+    /// Prefill speed of all streams together, in tokens per second.
     pub(super) prefill: f64,
     pub(super) decode: f64,
 }
@@ -30,7 +30,7 @@ pub(super) fn hold(rows: &[Speeds<'_>], share: f64, chunk: u32) -> Result<()> {
     Ok(())
 }
 
-/// Lists the speeds in which `more` is slower than `less` allows.
+/// Lists the speeds of `more` that are below `share` of the speeds of `less`, where `more` must not be slower.
 fn breaches(less: &Speeds<'_>, more: &Speeds<'_>, share: f64, chunk: u32) -> Vec<String> {
     let same_model = less.configuration == more.configuration;
     let same_batch = (less.streams, less.prompt) == (more.streams, more.prompt);

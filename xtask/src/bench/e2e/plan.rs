@@ -34,7 +34,8 @@ const NAMED: [(&str, &str); 14] = [
 pub(super) struct EnginePlan {
     /// Configurations that each engine runs, one after another.
     pub(super) configurations: Vec<Configuration>,
-    /// Share of the speed of fewer streams, shorter prompts and larger models that each row must reach, or the run fails.
+    /// Share of the speed of rows with fewer streams, shorter prompts or larger models that each row must reach. The run
+    /// fails if a row does not.
     #[serde(default)]
     in_order: Option<f64>,
 }
@@ -58,7 +59,7 @@ pub(super) struct Configuration {
     /// Share of the KV of a row's requests that the device has room for; the rest is in host memory.
     #[serde(default)]
     pool: Option<f64>,
-    /// Keep the rest in device memory nevertheless, to measure decisions and copies without the bus.
+    /// Whether to keep the host tier in device memory, to measure decisions and copies without the bus.
     #[serde(default)]
     control: bool,
     /// Bytes that weights may take on the device, as `--weights-on-gpu` has them, unless the command line says so.
@@ -71,7 +72,7 @@ pub(super) struct Configuration {
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) engine: EngineArgs,
-    /// Share of a row's KV on the device; each row has an engine of its own then.
+    /// Share of a row's KV that the device has room for. If it is set, each row has its own engine.
     pub(super) pool: Option<f64>,
     pub(super) rows: Vec<Batch>,
 }
@@ -105,8 +106,8 @@ impl Run {
 }
 
 impl EnginePlan {
-    /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line, and policies of
-    /// `registry`; without it, the plan of the device.
+    /// The runs of the plan that `--plan` names or points to, or else of the default plan of the device, with the model,
+    /// the flags and the rows of the command line, and policies of `registry`.
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan, or no row is left.
@@ -116,7 +117,7 @@ impl EnginePlan {
         Ok(runs)
     }
 
-    /// The share that the plan's rows are held to, if it holds them in order.
+    /// The share of speed that the plan's rows must reach; `None` if the plan does not check the order of speeds.
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan.
@@ -124,7 +125,7 @@ impl EnginePlan {
         Ok(args.plan.as_deref().map(Self::open).transpose()?.and_then(|plan| plan.in_order))
     }
 
-    /// Runs as [`read`](Self::read) returns them, or none, and the labels of all configurations.
+    /// The runs that [`read`](Self::read) returns, which may be none, and the labels of all configurations.
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan.

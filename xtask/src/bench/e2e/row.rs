@@ -28,7 +28,7 @@ pub(super) struct EngineRow {
     pub(super) output: u32,
     /// Seconds from the checkpoint to an engine that is ready, on a device that is open.
     load_s: f64,
-    /// Bytes of the checkpoint's tensors.
+    /// Number of bytes of the checkpoint's tensors.
     weight_bytes: u64,
     /// Prompt tokens of all streams divided by the time until the last stream's first token, per second.
     pub(super) prefill_tok_s: f64,
@@ -39,9 +39,9 @@ pub(super) struct EngineRow {
     /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
     roofline: Roofline,
-    /// Speed as shares of the same batch's speed on a device that holds everything, if that was measured before.
+    /// Speed relative to the same batch on a device that holds everything, if that was measured before.
     of_resident: Option<Speed>,
-    /// Speed as shares of the same batch's speed without a policy, if that was measured before.
+    /// Speed relative to the same batch without a policy, if that was measured before.
     of_dense: Option<Speed>,
     /// Share of the blocks that were attended in the phases in which a policy acts. Null without a policy, and for policies
     /// that skip keys inside the attention kernel, which does not count them.
@@ -55,7 +55,7 @@ pub(super) struct EngineRow {
     streamed: Option<Streamed>,
     /// Pages of selected blocks that decode steps fetched, if the context is on the host.
     pages: Option<Pages>,
-    /// Bytes from the host and their times, if the context is there.
+    /// Bytes that decode steps copied from the host, and their times; `None` if the host sent nothing.
     #[serde(flatten)]
     pub(super) fetches: Option<Fetches>,
     /// Device times by kernel, from a run with timestamps.
@@ -72,9 +72,9 @@ struct Speed {
 /// Pages of selected blocks, as shares of all selected pages.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Pages {
-    /// Pages that attention waited for.
+    /// Share of the pages that attention waited for.
     missed: f64,
-    /// Pages that were fetched concurrently with other work.
+    /// Share of the pages that were fetched concurrently with other work.
     ahead: f64,
 }
 
@@ -83,26 +83,27 @@ struct Pages {
 struct Streamed {
     /// Number of bytes per step.
     step_bytes: u64,
-    /// Bytes per second of decode steps, over all of their time.
+    /// Number of streamed bytes per second, averaged over the whole time of the decode steps.
     decode_bytes_s: f64,
 }
 
 /// Limits of the device, measured with kernels that do nothing else.
 #[derive(Debug, Clone, Serialize)]
 struct Roofline {
-    /// Bytes that a decode step must read, in the middle of the run: stored weights, and the cache of every stream.
+    /// Number of bytes that a decode step in the middle of the run must read: stored weights, and the cache of every
+    /// stream.
     read_bytes: f64,
-    /// Bytes read a second.
+    /// Maximum number of bytes that the device reads per second.
     read_bytes_s: f64,
     /// Milliseconds of a decode step that reads `read_bytes` at `read_bytes_s`.
     step_ms: f64,
     /// `step_ms` as a share of the measured step.
     of_step: f64,
-    /// Multiplications and additions of the prefills.
+    /// Number of multiplications and additions in the prefills.
     prefill_operations: f64,
-    /// Operations per second: of cooperative matrices if the kernels use them, else of f32.
+    /// Maximum number of operations per second: of cooperative matrices if the kernels use them, else of f32.
     operations_s: f64,
-    /// Time that these operations take at `operations_s`, as a share of the measured prefill.
+    /// Time that `prefill_operations` take at `operations_s`, as a share of the measured prefill.
     of_prefill: f64,
 }
 
@@ -112,11 +113,12 @@ pub(super) struct Setting<'a> {
     pub(super) label: String,
     pub(super) args: &'a EngineArgs,
     pub(super) ceiling: Ceiling,
-    /// Name of the configuration that is the same on a device that holds everything.
+    /// Name of the same configuration on a device that holds everything; `None` if this is that configuration.
     pub(super) resident: Option<String>,
-    /// Name of the configuration that is the same with the host tier in memory of the device.
+    /// Name of the same configuration with the host tier in device memory; `None` without a host tier, or if this is that
+    /// configuration.
     pub(super) control: Option<String>,
-    /// Name of the configuration that is the same without a policy.
+    /// Name of the same configuration without a policy; `None` if this is that configuration.
     pub(super) dense: Option<String>,
     /// Measure the first row twice, and keep the second result.
     pub(super) twice: bool,

@@ -42,7 +42,7 @@ impl Heads {
         Self { shape: KvShape { block_size, ..self.shape }, ..self }
     }
 
-    /// One sequence and one row, and lists of a tenth of the blocks.
+    /// Size of a case with one sequence, one row, and lists of a tenth of the blocks.
     pub(super) fn size(&self) -> Size {
         let Self { num_heads, shape: cache } = *self;
         Size {
@@ -71,12 +71,12 @@ impl Heads {
         self.num_heads * self.shape.head_dim
     }
 
-    /// Bytes of a token's keys and values.
+    /// Number of bytes of a token's keys and values.
     pub(super) fn token_bytes(&self) -> f64 {
         2.0 * self.shape.block_bytes() as f64 / f64::from(self.shape.block_size)
     }
 
-    /// Multiply-adds, counted as two, of one query row and key.
+    /// Number of operations for one query row and one key; a multiply-add counts as two.
     pub(super) fn pair_operations(&self) -> f64 {
         4.0 * f64::from(self.width())
     }
@@ -116,7 +116,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// `batch` sequences of `context` tokens, and a share of their blocks.
+    /// A step of `batch` sequences of `context` tokens, with `density` as the share of blocks of selections.
     pub(super) fn new(heads: &Heads, [batch, context]: [u32; 2], density: f64) -> Self {
         let size = Size { batch, context, density, ..heads.size() };
         Self { heads: *heads, size, name: format!("{batch} x {context}") }
@@ -127,7 +127,8 @@ impl Step {
         self.attend(gpu, "decode", Attention::default(), &[])
     }
 
-    /// Attention to a share of the blocks, those that `selection` lists if there is one, with the data of `dense`.
+    /// Attention to a share of the blocks, with the data of `dense`. `selection` lists the blocks; without it, the lists
+    /// of the self-test's case are used.
     pub(super) fn selected(&self, gpu: &Gpu, dense: &Work, selection: Option<&Work>) -> Result<Work> {
         let mut shared = dense.shared(&["q", "k_cache", "v_cache", "tables", "rows"]);
         shared.extend(selection.into_iter().flat_map(|work| work.renamed("out", "selected")));
@@ -171,7 +172,7 @@ pub(super) fn merged(gpu: &Gpu, attention: Work, variant: &Variant, size: Size) 
     Ok(attention.followed(Work::sharing(gpu, "paged_reduce", variant, size, "", &shared)?))
 }
 
-/// Rows of a prompt, whose queries are the rows of `q`, over all keys up to their own.
+/// A range of rows of a prompt, whose queries are the rows of `q`. Each row attends to all keys up to its own.
 pub(super) struct Rows<'a> {
     pub(super) heads: Heads,
     pub(super) cache: &'a Cache,
@@ -185,7 +186,7 @@ pub(super) struct Rows<'a> {
     pub(super) log_skip: Option<f32>,
 }
 
-/// Number of query rows of a workgroup: at least so many rows share lists.
+/// Number of query rows of a workgroup. Lists are shared by at least so many rows.
 pub(super) fn tile_rows(gpu: &Gpu, shape: &KvShape) -> u32 {
     match runs_coop(gpu, shape) {
         true => paged_prefill_coop::TILE_ROWS,
@@ -203,7 +204,8 @@ fn runs_coop(gpu: &Gpu, shape: &KvShape) -> bool {
 }
 
 impl Rows<'_> {
-    /// Causal attention; if there are lists, of the listed blocks, one group per query block of `query_block` rows.
+    /// Causal attention. With lists, it attends only to the listed blocks; each query block of as many rows as are given
+    /// with the lists has lists of its own.
     pub(super) fn attend(&self, gpu: &Gpu, lists: Option<(&Lists, u32)>) -> Result<Work> {
         let Heads { num_heads, shape } = self.heads;
         let tile_rows = tile_rows(gpu, &shape);
@@ -279,7 +281,8 @@ impl Rows<'_> {
     }
 }
 
-/// Causal prefill of one prompt; with `density` over selected blocks of the visible ones, chosen by tile and KV head.
+/// Causal prefill of one prompt. With `density`, it attends to this share of the visible blocks, which are chosen at
+/// random for each tile and KV head.
 pub(super) fn prefill(gpu: &Gpu, heads: &Heads, len: u32, density: Option<f64>) -> Result<Work> {
     let cache = Cache::new(gpu, &heads.shape, len)?;
     let q = random(gpu, KvDtype::F32, len as usize * heads.width() as usize, 4)?;

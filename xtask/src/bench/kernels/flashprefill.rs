@@ -15,7 +15,8 @@ use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
 use super::work::{Bench, Timed, Work};
 
-/// Shares of the largest energy that blocks must have: as published, and one that keeps the foot of the band.
+/// Shares of the largest energy that a block must reach to be selected: the published share, and a smaller one that
+/// also keeps the edges of the band.
 pub(super) const ALPHAS: [f32; 2] = [0.1, 0.05];
 
 /// Buffers of the selection of a prompt's chunks.

@@ -26,7 +26,8 @@ use super::shapes::Shapes;
 use super::work::{Bench, Timed, Work};
 use super::{bound, flashprefill, host, mla, pages, xattn};
 
-/// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
+/// Works that share their data, under one name. The data are made when the item runs, because the data of all items
+/// would not fit in memory at once.
 pub(super) struct Item {
     pub(super) name: String,
     pub(super) run: Run,
@@ -42,7 +43,7 @@ struct Grid {
     cases: Vec<(Variant, Size)>,
 }
 
-/// Contexts, batches of decode and lengths of prompts.
+/// Lengths of contexts, numbers of sequences in decode, and lengths of prompts.
 struct Sizes {
     contexts: &'static [u32],
     batches: &'static [u32],
@@ -219,7 +220,7 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
     grid.items
 }
 
-/// Adds decode of `main`, and of other types, blocks and groups at a few places.
+/// Adds decode of the heads `main` at all sizes, and of other types, block sizes and groups at a few sizes.
 fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     for &context in sizes.contexts {
         for &batch in sizes.batches {
@@ -253,8 +254,8 @@ fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.decode(main.paged(64), [batch, context], 0.05, BOTH);
 }
 
-/// Adds products of the layers of Llama 3 8B, of few rows to a whole chunk: by cooperative matrices and as devices
-/// without them do.
+/// Adds matrix products of the layers of Llama 3 8B, from a few rows to a whole chunk: by cooperative matrices, and
+/// by the kernels for devices without them.
 fn products(grid: &mut Grid, gpu: &Gpu, size: Size) {
     let matrix = |width, cols, parts| Matrix { width, cols, parts, dtype: Dtype::Q4_K };
     let matrices =
@@ -307,7 +308,7 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.add("record, submit".into(), host::record);
 }
 
-/// Adds kernels that go through rows, blocks or entries.
+/// Adds kernels whose work grows with the number of rows, blocks or entries.
 fn of_rows(grid: &mut Grid, main: Heads, rows: u32) {
     let (heads, shape) = (main.name(), &main.shape);
     let (num_heads, dim) = (main.num_heads, shape.head_dim);

@@ -14,8 +14,8 @@ const DISPATCHES: usize = 300;
 const LAYERS: usize = 30;
 const STEPS: usize = 40;
 
-/// Seconds until the work of a step is with the driver; the device's own work is negligible. The first steps make
-/// pipelines, bind groups and buffers; the others must make none.
+/// Measures the seconds that the host takes to record a step and submit it to the driver; the device's own work is
+/// negligible. The first steps make pipelines, bind groups and buffers; later steps must make none.
 pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let (dim, rows) = (64, 4);

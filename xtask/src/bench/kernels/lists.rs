@@ -21,7 +21,8 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Selects a share of the blocks of each of `lens`, one for every KV head of a group after the other, at least the last.
+    /// Selects a share of the blocks of each length in `lens`, at least the last block. `lens` has one length for every
+    /// KV head of the first group, then of the second group, and so on.
     pub(super) fn random(
         gpu: &Gpu,
         lens: impl Iterator<Item = u32> + Clone,

@@ -25,7 +25,8 @@ pub(super) const SHAPE: LatentShape =
 const INDEX_HEADS: u32 = 64;
 const INDEX_KEYS: IndexKeys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
 const TOP_K: u32 = 2048;
-/// A window cache and a compressed cache of DeepSeek V4, and the keys that a row attends of each.
+/// Shape of the window cache and the compressed cache of DeepSeek V4; the next constant is the number of keys that a
+/// row attends to in each.
 pub(super) const SHAPE_OF_TWO: LatentShape =
     LatentShape { latent: 512, rope: 0, block_size: 64, dtype: KvDtype::F16, plain: 0 };
 const KEYS_OF_TWO: [u32; 2] = [128, 1024];
@@ -36,8 +37,8 @@ fn size([batch, context]: [u32; 2]) -> Size {
     Size { batch, context, rows: batch, k: TOP_K.min(context), ..heads.size() }
 }
 
-/// Attention of a step, with matrices if `coop` is set and the device has them; over the tokens that `selection` lists, if any,
-/// and the cache of `dense`.
+/// Attention of a step, with cooperative matrices if `coop` is set and the device has them. `from` holds dense
+/// attention, whose data are used again, and the selection of the tokens to attend to.
 fn attend(gpu: &Gpu, at: [u32; 2], from: Option<(&Work, &Work)>, coop: bool) -> Result<Work> {
     let ([batch, context], size) = (at, size(at));
     let size = Size { density: f64::from(size.k) / f64::from(context), ..size };
@@ -74,7 +75,7 @@ pub(super) fn decode_of_two(bench: &Bench, batch: u32) -> Result<Vec<Timed>> {
     Ok(all)
 }
 
-/// Attention with and without matrices: the best form of the device comes last, after the form of other devices and of
+/// Values of `coop` to measure. The last one is the best for the device; the one before it is for other devices and
 /// reproducible runs.
 fn kinds(gpu: &Gpu) -> &'static [bool] {
     if gpu.runs_coop() { &[false, true] } else { &[false] }

@@ -9,7 +9,7 @@ use super::attention::Heads;
 use super::ceiling::random;
 use super::work::Work;
 
-/// `pages` pages of each KV head out of four times as many blocks in memory of the host.
+/// The fetch of `pages` pages for each KV head, out of four times as many blocks in host memory.
 pub(super) fn fetch(gpu: &Gpu, heads: &Heads, pages: u32) -> Result<Work> {
     ensure!(gpu.has_host_buffers(), "the device cannot read memory of the host");
     let shape = &heads.shape;

@@ -18,7 +18,7 @@ pub(super) struct Matrix {
     pub(super) width: u32,
     /// Number of columns of each part.
     pub(super) cols: u32,
-    /// Number of parts of a matrix: gate and up are two, which give one result.
+    /// Number of parts: two for the matrices gate and up, whose products give one result.
     pub(super) parts: u32,
     pub(super) dtype: Dtype,
 }
@@ -38,7 +38,7 @@ impl Matrix {
         format!("{} x {parts}{}, {}", self.width, self.cols, self.dtype)
     }
 
-    /// The product with `rows` rows; `any` has sizes that no product takes.
+    /// The product with `rows` rows. `any` gives the sizes on which products do not depend.
     pub(super) fn product(&self, rows: u32, any: Size) -> Product {
         let Self { width, cols, parts, dtype } = *self;
         Product {

@@ -16,7 +16,7 @@ pub(super) const BLOCK: u32 = structured::TOKENS;
 /// Number of rows of a prompt that are attended at a time: queries and output of a long one do not fit one binding.
 const CHUNK: u32 = 16_384;
 
-/// Thresholds, times the number of a row's keys, below which keys are left out within attention.
+/// Thresholds below which attention leaves keys out. Each is multiplied by the number of a row's keys.
 const SKIPS: [f32; 2] = [1000.0, 10_000.0];
 
 /// A prompt whose synthetic heads attend to a sink, a band and lines (see `structured`), with its KV cache and the
@@ -63,13 +63,13 @@ impl Prompt {
         gpu.write(&self.q, 0, &self.structure.queries(rows.start, rows.end - rows.start));
     }
 
-    /// Bytes of the queries and keys of a chunk.
+    /// Number of bytes of the queries and keys of a chunk.
     pub(super) fn read(&self, rows: &Range<u32>) -> f64 {
         let keys = f64::from(rows.end) * self.heads.token_bytes() / 2.0;
         keys + f64::from(rows.end - rows.start) * f64::from(self.heads.width()) * 4.0
     }
 
-    /// Lists of some rows.
+    /// A buffer for the lists of some rows.
     pub(super) fn lists(&self, gpu: &Gpu, rows: &Range<u32>) -> Result<Buf<u32>> {
         let lists = (rows.end - rows.start).div_ceil(BLOCK) * self.heads.shape.num_kv_heads;
         Ok(gpu.buffer("lists", (lists * list_stride(rows)) as usize)?)
@@ -88,7 +88,7 @@ impl Prompt {
         }
     }
 
-    /// Share of the attention's mass that the second of two attentions of some rows has, summed over rows and heads.
+    /// Attention mass that the selection keeps, as a share of the mass of dense attention, summed over rows and heads.
     fn mass(&self, gpu: &Gpu, rows: &Range<u32>) -> Result<f64> {
         let values = 0..((rows.end - rows.start) * self.heads.num_heads) as usize;
         let [all, kept] = [gpu.read(&self.lse[0], values.clone())?, gpu.read(&self.lse[1], values)?];
@@ -101,7 +101,7 @@ pub(super) fn list_stride(rows: &Range<u32>) -> u32 {
     1 + rows.end.div_ceil(BLOCK)
 }
 
-/// Visible pairs of a query and a key.
+/// Number of visible pairs of a query and a key.
 pub(super) fn pairs(rows: &Range<u32>) -> f64 {
     let len = f64::from(rows.end - rows.start);
     len * (f64::from(rows.end) - len / 2.0)
@@ -122,7 +122,7 @@ fn selected(gpu: &Gpu, rows: &Range<u32>, kv_heads: u32, buffer: Buf<u32>) -> Re
     Ok(Lists { buffer, stride, block: BLOCK, tokens, density })
 }
 
-/// Sums over the chunks of a prompt, of one method.
+/// Measurements of one method, summed over the chunks of a prompt.
 #[derive(Default)]
 struct Sums {
     selection: Option<Timed>,

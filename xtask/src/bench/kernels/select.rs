@@ -51,7 +51,7 @@ pub(super) fn decode(bench: &Bench, step: &Step, policies: &[Policy]) -> Result<
     bench.beside(dense, others)
 }
 
-/// Bounds or means of all blocks of every sequence, scored for its row of queries.
+/// Scores of all blocks of every sequence for its row of queries, by bounds on the keys or by their means.
 pub(super) fn scores(gpu: &Gpu, heads: &Heads, policy: Policy, [batch, context]: [u32; 2]) -> Result<Work> {
     let variant = block_score::variant(&heads.shape, heads.num_heads, policy.digest(), SELECT_BLOCK);
     let size = Size { batch, context, ..heads.size() };
@@ -59,7 +59,7 @@ pub(super) fn scores(gpu: &Gpu, heads: &Heads, policy: Policy, [batch, context]:
     Work::of(gpu, &kernel, &variant, size, &format!("{batch} x {context}, {}", heads.name()))
 }
 
-/// The works that list a share of the blocks.
+/// Work of scoring the blocks and listing a share of them.
 fn select(gpu: &Gpu, step: &Step, policy: Policy) -> Result<Work> {
     let Size { batch, context, select_block, density, cache, .. } = step.size;
     let scored = scores(gpu, &step.heads, policy, [batch, context])?;
@@ -73,7 +73,7 @@ fn select(gpu: &Gpu, step: &Step, policy: Policy) -> Result<Work> {
     Ok(scored.then("select", top))
 }
 
-/// The largest scores of each row, by as many workgroups per row as its length requires.
+/// Work of finding the largest scores of each row, by as many workgroups per row as its length requires.
 pub(super) fn top_k(gpu: &Gpu, output: Output, size: Size, scores: &[(&str, Bound)]) -> Result<Work> {
     let Size { rows, context, k, .. } = size;
     let level = gpu.profile().top_k_level().min(Level::Subgroup);
@@ -88,7 +88,7 @@ pub(super) fn top_k(gpu: &Gpu, output: Output, size: Size, scores: &[(&str, Boun
     Ok(peaks.then("top_k", long).costs(4.0 * f64::from(rows) * f64::from(context), 0.0))
 }
 
-/// The positions of the `k` largest of each of `rows` rows of `len` random scores.
+/// Work of finding the positions of the `k` largest scores in each of `rows` rows of `len` random scores.
 pub(super) fn top_k_of(gpu: &Gpu, heads: &Heads, [rows, len, k]: [u32; 3]) -> Result<Work> {
     top_k(gpu, Output::Positions(Transform::None), Size { rows, context: len, k, ..heads.size() }, &[])
 }

@@ -17,7 +17,7 @@ pub(super) struct Shapes {
     rows: &'static [u32],
     head_dims: &'static [u32],
     kv_heads: &'static [u32],
-    /// Sequences and tokens of a step of decode.
+    /// Decode steps: the number of sequences, and the number of tokens of each.
     steps: &'static [[u32; 2]],
     prompts: &'static [u32],
 }
@@ -54,7 +54,8 @@ const SOFTWARE: Shapes = Shapes {
     prompts: &[64],
 };
 
-/// Maximum number of rows by which a vocabulary is multiplied: a step draws from few rows of a prompt.
+/// Maximum number of rows of a product with the matrix of a vocabulary, because a step samples tokens for few rows
+/// only.
 const DRAWN: u32 = 64;
 
 /// Number of query heads of attention.
@@ -74,7 +75,7 @@ impl Shapes {
         }
     }
 
-    /// Types of weights and hidden sizes, which share their data.
+    /// Pairs of a weight type and a hidden size. The products of a pair share their data.
     pub(super) fn layers(&self) -> impl Iterator<Item = (Dtype, u32)> {
         let dtypes = [Dtype::Q4_K, Dtype::Q8_0, Dtype::F16];
         dtypes.into_iter().flat_map(|dtype| self.hidden.iter().map(move |hidden| (dtype, *hidden)))

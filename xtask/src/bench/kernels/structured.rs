@@ -42,7 +42,7 @@ pub(super) struct Structure {
     shape: KvShape,
     /// Amplitudes of the harmonics, the constant first.
     harmonics: Vec<f64>,
-    /// Keys on a line, ascending, of each query head.
+    /// For each query head, the positions of the keys that form its lines, ascending.
     lines: Vec<Vec<usize>>,
 }
 
@@ -99,8 +99,8 @@ impl Structure {
         }
     }
 
-    /// The highest logit of a row of `block` with which the structure has its share. Of the block's own keys half are
-    /// seen.
+    /// The highest logit that a row of `block` needs so that the structure gets its share of the attention mass. The row
+    /// sees half of the keys of its own block.
     fn logit(&self, head: usize, block: usize, bumps: &[f64]) -> f64 {
         let sink = if block > 0 { BLOCK } else { BLOCK / 2 };
         let seen = self.lines[head].iter().filter(|key| **key < block * BLOCK).count();

@@ -27,15 +27,15 @@ pub(super) struct Bench<'a> {
 /// Name, bytes and operations of a work.
 #[derive(Debug, Clone)]
 pub(super) struct Cost {
-    /// The kernel that it is about.
+    /// Name of the kernel that the work measures.
     pub(super) kernel: String,
-    /// The level that its kernels are built for.
+    /// The level for which the kernels of the work are built.
     pub(super) level: &'static str,
     /// Shapes and types, as text.
     pub(super) shape: String,
     /// Number of bytes that the kernel must read and write, each counted once.
     pub(super) bytes: f64,
-    /// Operations that it must do: a multiply-add is two.
+    /// Number of operations that the kernel must do; a multiply-add counts as two.
     pub(super) operations: f64,
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Timed {
     pub(super) dense: Option<f64>,
     /// Share of the visible blocks that is attended, if a selection decides.
     pub(super) density: Option<f64>,
-    /// Share of the attention's mass that those blocks have, on average over rows and heads.
+    /// Share of the attention's mass that the attended blocks have, on average over rows and heads.
     pub(super) recall: Option<f64>,
 }
 
-/// Dispatches, and the bytes and operations that they count for.
+/// Dispatches that are timed together, and their bytes and operations.
 pub(super) struct Work {
     pub(super) cost: Cost,
     dispatches: Vec<Dispatch>,
@@ -151,7 +151,7 @@ impl Work {
         self
     }
 
-    /// Adds the dispatches of another work, one after each of its own, with the bytes of both.
+    /// Adds the dispatches of another work, alternating with the dispatches of this one, and adds its bytes.
     pub(super) fn in_turn(mut self, next: Self) -> Self {
         self.cost.bytes += next.cost.bytes;
         let turns = self.dispatches.into_iter().zip(next.dispatches);
@@ -194,7 +194,7 @@ impl Bench<'_> {
         Ok(all)
     }
 
-    /// Times one work: seconds on the device, with other data in its caches than the last run's.
+    /// Times one work in seconds on the device. Before each run, the caches of the device are filled with other data.
     pub(super) fn time(&self, work: Work) -> Result<Timed> {
         let seconds = self.seconds(&work)?;
         Ok(Timed { cost: work.cost, seconds, dense: None, density: None, recall: None })
@@ -212,7 +212,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Seconds on the device of what `record` records, with its clock up.
+    /// Seconds that the device needs for what `record` records. Repeats the measurement if the device's clock was low.
     pub(super) fn seconds_of(&self, mut record: impl FnMut(&mut Pass)) -> Result<f64> {
         let gpu = self.gpu;
         let mut seconds = time(gpu, self.runs, self.flush, &mut record)?;
@@ -238,13 +238,14 @@ impl Bench<'_> {
     }
 }
 
-/// Maximum number of further runs of a work whose device was slow, and the load that the device is given before.
+/// Maximum number of repeated measurements of a work if the device's clock is low; the next constant is the duration
+/// of the load before each.
 const MORE_RUNS: usize = 8;
 const BUSY: Duration = Duration::from_millis(100);
 
-/// Median seconds of what `record` records, after one run that counts for nothing: from the start of its first dispatch to
-/// the end of its last, right after the fill of the caches; if the adapter has no timestamps, the time until the result is
-/// there.
+/// Median seconds of what `record` records, after one run that is not counted. A run lasts from the start of its
+/// first dispatch, right after the fill of the caches, to the end of its last. If the adapter has no timestamps, the
+/// run lasts until the result is there.
 pub(super) fn time(
     gpu: &Gpu,
     max_runs: usize,

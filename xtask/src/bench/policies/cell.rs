@@ -19,7 +19,7 @@ pub(super) struct Cell {
     pub(super) task: String,
     /// Number of tokens of the sequence.
     pub(super) tokens: u32,
-    /// Number of tokens that a prompt was to have at most.
+    /// Requested maximum number of tokens of the prompt.
     #[serde(default)]
     pub(super) length: Option<u32>,
     /// Position of the needle, from 0 (start) to 1 (end).
@@ -71,7 +71,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// `block_bytes` is the size of a selection block of one KV head and layer.
+    /// Measurements of the steps of a phase. `block_bytes` is the size of a selection block of one KV head and layer.
     fn of(steps: &Steps, block_bytes: u64) -> Self {
         let tokens = f64::from(steps.tokens.max(1));
         let bytes = |blocks: fn(&Attended) -> u64| {

@@ -16,7 +16,7 @@ pub(super) struct AtLength {
     tokens: u32,
     /// Share of the blocks that query heads keep on their own.
     head_density: Option<f64>,
-    /// Share that is left for all heads of a KV head, after their vote if there is one.
+    /// Share of the blocks that the query heads of a KV head keep together, after their vote if there is one.
     density: f64,
     recall: Option<f64>,
 }

@@ -38,7 +38,7 @@ impl fmt::Display for Scores {
     }
 }
 
-/// Scores in RULER's tasks: one row a policy and length, of those that have some.
+/// Scores in RULER's tasks: one row for each policy and length that have scores.
 pub(super) fn scores(rows: &[Cell], policies: &[String]) -> Vec<Scores> {
     let mut lengths: Vec<u32> = rows.iter().filter_map(|cell| cell.length).collect();
     lengths.sort_unstable();

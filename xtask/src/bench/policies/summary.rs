@@ -17,7 +17,7 @@ pub(super) struct Summary {
     loss: Option<f64>,
     prefill_density: Option<f64>,
     decode_density: Option<f64>,
-    /// Share that query heads select individually, before the heads of a group are combined.
+    /// Share of the blocks that query heads select individually, before the heads of a group are combined.
     head_density: Option<f64>,
     recall: Option<f64>,
     bound: Option<f64>,

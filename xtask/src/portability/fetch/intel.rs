@@ -48,7 +48,8 @@ const FILES: [&str; 22] = [
     "src/util/u_process.c",
     "src/util/vma.c",
 ];
-/// Definitions that Mesa's own build makes on every Linux of today on x86-64. Unused functions go, with what they would need.
+/// Flags of the C compiler: the definitions that Mesa's own build makes on any current Linux on x86-64. Unused
+/// functions are removed, together with what they would need.
 const FLAGS: &str = "-O1 -w -fPIC -shared -fvisibility=hidden -ffunction-sections -Wl,--gc-sections -Wl,-z,defs -pthread \
     -D_GNU_SOURCE -DNDEBUG -DHAVE_PTHREAD -DHAVE_MEMFD_CREATE -DHAVE_STRUCT_TIMESPEC -DHAVE_SECURE_GETENV \
     -DUTIL_ARCH_LITTLE_ENDIAN=1 -DUTIL_ARCH_BIG_ENDIAN=0 \
@@ -101,7 +102,7 @@ pub(in crate::portability) fn shim() -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Writes the files of the source that programs write.
+/// Runs the programs that generate a part of Mesa's source.
 fn generate(python: &Path, root: &Path, source: &Path) -> Result<()> {
     let modules = root.join("usr/lib/python3/dist-packages");
     for command in GENERATED {

@@ -19,7 +19,7 @@ fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// Reads the softmax over all experts, and the groups of experts, which V2 ranks by their best expert alone.
+/// Reads the router: a softmax over all experts, and groups of experts, which V2 ranks by their best expert alone.
 fn router(config: &Fields) -> Result<Router, ConfigError> {
     if let Some(other) = config.str("scoring_func")?.filter(|name| *name != "softmax") {
         return Err(unknown("scoring_func", other));

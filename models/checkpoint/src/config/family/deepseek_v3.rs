@@ -59,7 +59,8 @@ pub(super) fn attention(config: &Fields, family: Family) -> Result<DecoderConfig
     Ok(decoder)
 }
 
-/// Reads the experts, selected by `router`, of all layers after the first `dense` ones, unless a field gives their number.
+/// Sets the experts, selected by `router`, in all layers after the first ones. A field states the number of these
+/// first layers; without it, the number is `dense`.
 pub(super) fn routed(
     config: &Fields,
     decoder: &mut DecoderConfig,

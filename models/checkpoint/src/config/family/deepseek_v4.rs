@@ -79,7 +79,7 @@ fn compressed(config: &Fields, decoder: &DecoderConfig) -> Result<CompressedConf
     })
 }
 
-/// Reads the MLP of each layer: experts, in the first layers selected by token id.
+/// Reads the MLP of each layer: experts, which the first layers select by token id.
 fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     if let Some(types) = texts(config, "mlp_layer_types", num_layers)? {
         let mlp = |name: &str| match name {
@@ -158,7 +158,7 @@ fn compressors(config: &Fields, num_layers: u32) -> Result<Vec<Option<Compressor
     Ok((0..num_layers).map(|layer| Some(kind(layer))).collect())
 }
 
-/// Returns the tokens per entry of one kind of layer.
+/// Returns the number of tokens per entry in layers of one kind.
 fn rate(config: &Fields, kind: &'static str, old: &str, default: u32) -> Result<u32, ConfigError> {
     if let Some(rate) = config.u32(old)? {
         return Ok(rate);

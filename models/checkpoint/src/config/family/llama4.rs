@@ -114,7 +114,8 @@ fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
     Ok(flags.into_iter().map(|flag| flag != 0).collect())
 }
 
-/// Returns chunks for the layers with rope, unless types are stated.
+/// Returns the masks of layers by the stated layer types. Without types, layers with rope have chunks, and the others
+/// full attention.
 fn chunks(config: &Fields, rotary: &[bool]) -> Result<Vec<Reach>, ConfigError> {
     let chunk = config.u32("attention_chunk_size")?.unwrap_or(CHUNK);
     if chunk == 0 {

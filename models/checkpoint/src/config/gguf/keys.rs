@@ -2,13 +2,13 @@
 
 use crate::{ConfigError, Gguf, GgufError, Value};
 
-/// The keys with the prefix of an architecture.
+/// Metadata keys of a GGUF file that begin with the name of an architecture.
 pub(in crate::config) struct Keys<'a> {
     pub(in crate::config) file: &'a Gguf,
     pub(in crate::config) arch: &'a str,
 }
 
-/// Keys, after the architecture, that would change the result, each with its neutral values.
+/// Keys, without the architecture prefix, that would change the result, each with its neutral values.
 const NEUTRAL: &[(&str, &[f64])] = &[
     ("expert_count", &[0.0]),
     ("expert_used_count", &[0.0]),
@@ -48,7 +48,7 @@ pub(in crate::config) fn missing(key: impl Into<String>) -> GgufError {
 }
 
 impl Keys<'_> {
-    /// Returns the whole key.
+    /// Returns the key with the architecture prefix.
     pub(in crate::config) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.arch)
     }

@@ -6,8 +6,8 @@ use crate::{
     Activation, ConfigError, DecoderConfig, ExpertPacking, Mlp, MoeConfig, Reach, Role, WeightSource,
 };
 
-/// Reads which layers have a window. A pattern in the file says so with a flag per layer, or with the length of a period whose
-/// last layer has full attention; without a pattern, `default` does.
+/// Reads which layers have a window. A pattern in the file is a flag per layer, or the length of a period whose last
+/// layer has full attention. Without a pattern, `default` decides.
 pub(in crate::config) fn windows(
     keys: &Keys<'_>,
     num_layers: u32,

@@ -5,12 +5,12 @@ use super::rope::rope;
 use crate::config::MAX_LAYERS;
 use crate::{ConfigError, DecoderConfig, Family, Gguf, GgufError, Pairing, Role, Sizes, WeightSource};
 
-/// Reads the keys of all architectures.
+/// Reader of the keys that all architectures have.
 pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
     /// Elements that form a rotated pair.
     pub(in crate::config) pairing: Pairing,
-    /// Head size, if it is stated by other keys and the family sets it.
+    /// Placeholder for the head size, if the family computes the size from other keys; `None` for all other families.
     pub(in crate::config) head_dim: Option<u32>,
 }
 

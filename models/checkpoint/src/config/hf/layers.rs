@@ -22,7 +22,8 @@ pub(in crate::config) fn texts<'a>(
     layers.iter().map(text).collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads the masks of layers by their types; `reach` knows those of the family. `None` if no types are given.
+/// Reads the masks of layers by their types; `reach` maps each type of the family to its mask. `None` if no types are
+/// given.
 pub(in crate::config) fn by_type(
     config: &Fields,
     num_layers: u32,
@@ -33,7 +34,8 @@ pub(in crate::config) fn by_type(
     types.map(|types| types.into_iter().map(of_layer).collect()).transpose()
 }
 
-/// Reads the masks of layers if some types have a window; `default` gives the types if the configuration does not.
+/// Reads the masks of layers, some of which may have a window. If the configuration states no layer types, `default`
+/// says which layers have a window.
 pub(in crate::config) fn reaches(
     config: &Fields,
     num_layers: u32,
@@ -49,7 +51,7 @@ pub(in crate::config) fn reaches(
     Ok(types.unwrap_or_else(|| (0..num_layers).map(|layer| with(default(layer))).collect()))
 }
 
-/// Reads the mask of all layers, if the configuration class has no types of layers.
+/// Reads the masks of layers for configuration classes that have one mask for all layers.
 pub(in crate::config) fn alike(
     config: &Fields,
     num_layers: u32,

@@ -5,7 +5,7 @@ use super::rope::{RopeSite, rope, rotary_dims, section};
 use crate::config::MAX_LAYERS;
 use crate::{ConfigError, DecoderConfig, Family, Pairing, Rope, Sizes};
 
-/// Reads the fields of all families, with the defaults of a family's configuration class.
+/// Reader of the fields that all families have, with the defaults of a family's configuration class.
 pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
     pub(in crate::config) kv_heads: KvHeads,
@@ -101,7 +101,7 @@ impl Plain {
         Ok(decoder)
     }
 
-    /// Dimensions of a head that rotate.
+    /// Returns the number of dimensions of a head that rotate.
     fn rotary_dims(&self, config: &Fields, head_dim: u32) -> Result<u32, ConfigError> {
         let Some(default) = self.partial_rotary else { return Ok(head_dim) };
         let section = section(config)?.unwrap_or_default();
@@ -129,7 +129,7 @@ impl Plain {
     }
 }
 
-/// Reads a number with two names; the first is reported if both are absent.
+/// Reads a number whose field has one of two names. If both are absent, the error names the first.
 pub(in crate::config) fn either(config: &Fields, fields: [&'static str; 2]) -> Result<u32, ConfigError> {
     match config.u32(fields[1])? {
         Some(n) if config.get(fields[0]).is_none() => Ok(n),

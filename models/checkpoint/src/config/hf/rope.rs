@@ -6,7 +6,7 @@ use super::fields::Fields;
 use crate::config::rope::{long_mscale, yarn_mscale};
 use crate::{ConfigError, Pairing, Rope, RopeScaling, ShortFactors};
 
-/// Parameters of a rotation other than its fields.
+/// Parameters of a rotation that its section does not state.
 pub(in crate::config) struct RopeSite {
     /// Number of dimensions of a head that rotate.
     pub(in crate::config) rotary_dims: u32,

@@ -5,11 +5,12 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use crate::ConfigError;
 
-/// Types of models whose text model is in `text_config`, and its type if the section does not state it.
+/// Model types whose text model is in the section `text_config`, each with the text model's type if the section does
+/// not state one.
 const WRAPPERS: &[(&str, &str)] =
     &[("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
-/// Fields outside of the section that apply if it lacks them.
+/// Fields outside of the section `text_config` that apply if the section lacks them.
 const SHARED: &[&str] = &["bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings"];
 
 /// Returns the configuration of the text model.

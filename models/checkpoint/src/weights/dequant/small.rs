@@ -10,10 +10,12 @@ const IQ3: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
 /// Shift of all coordinates of IQ1, up or down.
 const DELTA: f32 = 0.125;
 
-/// Powers of three modulo 256: the product of a byte with one of them has a ternary digit of the byte at its top.
+/// Powers of three modulo 256. A byte times one of these powers, modulo 256, has one of the byte's ternary digits at
+/// its top.
 const THREES: [u8; 5] = [1, 3, 9, 27, 81];
 
-/// The eight signs of an index of seven bits: an even number of them is negative.
+/// Returns eight signs, each a bit that is 1 for a negative sign. The first seven are the bits of `index`, and the
+/// eighth makes the number of negative signs even.
 fn signs(index: u32) -> u8 {
     let index = u8::try_from(index & 127).expect("seven bits");
     index | u8::from(index.count_ones() % 2 == 1) << 7
@@ -27,7 +29,7 @@ fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// Writes `scale * point * sign` of eight coordinates of two bits.
+/// Writes `scale * point * sign` for a point of eight coordinates, each coded in two bits.
 fn eight(point: u16, signs: u8, scale: f32, out: &mut [f32]) {
     for (i, value) in out[..8].iter_mut().enumerate() {
         let magnitude = scale * IQ2[usize::from(point >> (2 * i) & 3)];
@@ -35,7 +37,7 @@ fn eight(point: u16, signs: u8, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// Writes `scale * point * sign` of four coordinates of three bits.
+/// Writes `scale * point * sign` for a point of four coordinates, each coded in three bits.
 fn four(point: u16, coordinate: impl Fn(usize) -> f32, signs: u8, scale: f32, out: &mut [f32]) {
     for (i, value) in out[..4].iter_mut().enumerate() {
         let magnitude = scale * coordinate(usize::from(point >> (3 * i) & 7));
@@ -100,7 +102,7 @@ pub(super) fn iq3_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Writes `scale * (point + delta)` of eight ternary coordinates.
+/// Writes `scale * (point + delta)` for a point of eight ternary coordinates.
 fn ternary(point: u16, delta: f32, scale: f32, out: &mut [f32]) {
     for (i, value) in out.iter_mut().enumerate() {
         *value = scale * (f32::from(point >> (2 * i) & 3) - 1.0 + delta);
@@ -134,7 +136,8 @@ pub(super) fn iq1_m(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Returns a ternary digit of a byte, from -1 to 1: the byte is the fractional part of a number in base three.
+/// Returns a ternary digit of a byte, from -1 to 1. The byte divided by 256 is a fraction in base three, and `place`
+/// is the index of the digit.
 fn digit(byte: u8, place: usize) -> f32 {
     let rest = u16::from(byte.wrapping_mul(THREES[place]));
     f32::from((rest * 3) >> 8) - 1.0

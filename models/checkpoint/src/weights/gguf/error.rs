@@ -11,30 +11,30 @@ pub enum GgufError {
         what: &'static str,
         /// Offset of the field in bytes.
         at: usize,
-        /// Bytes the field takes.
+        /// Number of bytes that the field takes.
         need: u64,
-        /// Bytes left in the file.
+        /// Number of bytes left in the file.
         left: usize,
     },
     /// The first four bytes are not `GGUF`.
     #[error("it starts with {found:02x?}, not with the bytes \"GGUF\"")]
     Magic {
-        /// Bytes found in its place.
+        /// The first four bytes of the file.
         found: [u8; 4],
     },
-    /// A version that is not 2 or 3.
+    /// The version of the format is neither 2 nor 3.
     #[error("its version is {version}, only 2 and 3 are read")]
     Version {
         /// The version.
         version: u32,
     },
-    /// A file of a big-endian machine.
+    /// The file is big-endian.
     #[error("it is big-endian (version bytes {version:#010x}), only little-endian files are read")]
     BigEndian {
         /// The version as read in little-endian order.
         version: u32,
     },
-    /// A size exceeds its limit.
+    /// A count exceeds its limit.
     #[error("{what} is {value}, the limit is {limit}")]
     Limit {
         /// The items that are counted.
@@ -44,7 +44,7 @@ pub enum GgufError {
         /// Maximum of the count.
         limit: u64,
     },
-    /// A size exceeds its limit.
+    /// A text is longer than its limit.
     #[error("{what} is {len} bytes long, the limit is {limit}")]
     TooLong {
         /// The text.
@@ -90,13 +90,13 @@ pub enum GgufError {
         /// The tensor.
         tensor: String,
     },
-    /// A file of a split model does not follow the pattern of names by which the others are found.
+    /// The name of a split model's file is not like `NAME-00001-of-00003.gguf`, so the other files cannot be found.
     #[error("the file is one of {count}, and not called NAME-00001-of-{count:05}.gguf")]
     SplitName {
         /// Number of files of the model.
         count: u32,
     },
-    /// A file named like part of a split model is not part of it.
+    /// A file has the name of a part of a split model, but is not that part.
     #[error("split.no and split.count are not {number} and {count}")]
     SplitPart {
         /// Number of the file, from 0.
@@ -104,7 +104,7 @@ pub enum GgufError {
         /// Number of files of the model.
         count: u32,
     },
-    /// The files of a split model have too few tensors, or too many.
+    /// The files of a split model have fewer or more tensors in all than the first file states.
     #[error("the files have {found} tensors, split.tensors.count is {want}")]
     SplitTensors {
         /// Number of tensors in all files.
@@ -128,7 +128,7 @@ pub enum GgufError {
         /// Extents of the tensor, innermost first as in the file.
         extents: Vec<u64>,
     },
-    /// A row of a tensor is not a whole number of blocks.
+    /// A row of a tensor does not fill a whole number of blocks.
     #[error("tensor {tensor} has rows of {row} elements, not a multiple of the {block} of a {dtype} block")]
     PartialBlock {
         /// The tensor.
@@ -145,7 +145,7 @@ pub enum GgufError {
     Misaligned {
         /// The tensor.
         tensor: String,
-        /// Offset from the start of the tensor data, in bytes.
+        /// Offset of the tensor's data from the start of all tensor data, in bytes.
         offset: u64,
         /// The alignment in bytes.
         alignment: u64,
@@ -164,13 +164,13 @@ pub enum GgufError {
         /// Size of all tensor data in bytes.
         data_bytes: usize,
     },
-    /// Metadata that is needed is missing.
+    /// A metadata key that is needed is missing.
     #[error("metadata {key} is missing")]
     MissingKey {
         /// The key.
         key: String,
     },
-    /// Metadata has another type than expected.
+    /// A metadata value has another type than expected.
     #[error("metadata {key} is {found}, not a value of type {want}")]
     KeyType {
         /// The key.

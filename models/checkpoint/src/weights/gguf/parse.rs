@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use super::{Array, Dtype, GgufError, GgufTensor, Value};
 
-/// Limits on sizes. Real files stay far below them; they stop headers of a few bytes that would make a reader
+/// Limits on sizes, far above those of real files. Without limits, a header of a few bytes could make a reader
 /// allocate gigabytes.
 mod cap {
     pub(super) const METADATA: u64 = 1 << 16;
@@ -236,7 +236,8 @@ fn dtype(type_id: u32) -> Option<Dtype> {
     })
 }
 
-/// Returns ggml's name of a storage type; ggml has removed the types of missing numbers.
+/// Returns ggml's name of a storage type, or `ggml type N` for a number N without a type. ggml has removed some
+/// types.
 pub(super) fn type_name(type_id: u32) -> Cow<'static, str> {
     if let Some(dtype) = dtype(type_id) {
         return Cow::Borrowed(dtype.name());
@@ -317,7 +318,8 @@ impl<'a> Cursor<'a> {
         Ok(str::from_utf8(bytes).map_err(|_| GgufError::Utf8 { what, at })?.to_owned())
     }
 
-    /// Reads `len` elements of at least `min_bytes` each; memory is reserved only for what the file can hold.
+    /// Reads `len` elements of at least `min_bytes` bytes each. Memory is reserved for no more elements than the rest of
+    /// the file can hold.
     fn elements<T>(
         &mut self,
         len: usize,

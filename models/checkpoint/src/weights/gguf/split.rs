@@ -8,7 +8,7 @@ use super::{Gguf, GgufError, Value, WeightError};
 const MAX_PARTS: u32 = 1 << 10;
 
 impl Gguf {
-    /// Opens the other files of the model.
+    /// Opens the other files of the model, if it is split, and adds their tensors.
     pub(super) fn with_parts(self) -> Result<Self, WeightError> {
         let broken = |path: &Path, source| WeightError::Gguf { path: path.into(), source };
         let key = |file: &Self, key| file.u32(key).map_err(|source| broken(&file.path, source));
@@ -40,7 +40,7 @@ impl Gguf {
         }
     }
 
-    /// Returns the number of tensors in all files, as the first states it, which is signed.
+    /// Returns the number of tensors in all files that the first file states; `None` if it states none.
     fn num_tensors(&self) -> Option<i64> {
         match *self.value("split.tensors.count")? {
             Value::Signed(count) => Some(count),

@@ -95,7 +95,7 @@ impl Value {
     }
 }
 
-/// One line, at most about 80 characters: for lists and messages.
+/// Shows a value in one line of at most about 80 characters, for lists and messages.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -5,14 +5,14 @@ use super::code::{code, inverse, put};
 /// Number of elements of a block.
 const BLOCK: usize = 256;
 
-/// Number of scales that are tried for a run, in addition to the one from its range: some clip the outermost numbers, some leave
-/// space for them.
+/// Number of scales that are tried for a run on either side of the scale that follows from its range. Smaller scales
+/// clip the outermost numbers, larger ones leave space beyond them.
 const TRIED: i8 = 6;
 
 /// Distance between the scales that are tried for a run, in codes.
 const DISTANCE: f32 = 0.15;
 
-/// Scale and minimum of a block, whose numbers are `scale * code - minimum`.
+/// Scale and minimum of a run, whose numbers are `scale * code - minimum`.
 #[derive(Clone, Copy, Default)]
 struct Affine {
     scale: f32,
@@ -64,7 +64,8 @@ fn by_32(x: &[f32], max: u8, head: &mut [u8]) -> [u8; BLOCK] {
     })
 }
 
-/// Writes eight pairs of six bits into 12 bytes: four whole ones, whose top bits are those of the other four.
+/// Writes eight pairs of six-bit numbers into 12 bytes. The first four pairs take eight bytes, whose top bits hold
+/// the top bits of the other four pairs.
 fn put_pairs(out: &mut [u8], pairs: &[[u8; 2]; 8]) {
     for j in 0..4 {
         let ([scale, minimum], [next_scale, next_minimum]) = (pairs[j], pairs[j + 4]);
@@ -74,7 +75,7 @@ fn put_pairs(out: &mut [u8], pairs: &[[u8; 2]; 8]) {
     }
 }
 
-/// Returns the scale and minimum of a run with the smallest weighted error: numbers far from zero count more.
+/// Returns the scale and minimum of a run with the smallest weighted error. Numbers far from zero weigh more.
 fn fit(x: &[f32], max: u8) -> Affine {
     let low = x.iter().copied().fold(0.0, f32::min);
     let high = x.iter().copied().fold(0.0, f32::max);
@@ -146,7 +147,8 @@ pub(super) fn q6_k(x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Returns the scale of 16 numbers with codes from -32 to 31 that has the smallest error, weighted by their squares.
+/// Returns the scale with the smallest error of 16 numbers as codes from -32 to 31. Each error is weighted by the
+/// square of its number.
 fn fit_signed(x: &[f32]) -> f32 {
     let farthest = x.iter().fold(0.0_f32, |max, x| if x.abs() > max.abs() { *x } else { max });
     if farthest == 0.0 {

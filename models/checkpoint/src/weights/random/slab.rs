@@ -12,8 +12,8 @@ use crate::Dtype;
 /// second.
 const BYTES: usize = 32 << 20;
 
-/// Blocks of one type. Their number is prime, so that in tensors longer than the slab, which repeat it, rows begin at different
-/// positions.
+/// Random blocks of one type. Tensors longer than the slab repeat it. As the number of blocks is prime, their rows
+/// begin at different positions.
 #[derive(Debug)]
 pub(super) struct Slab {
     dtype: Dtype,
@@ -21,7 +21,8 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Creates numbers of mean 0 and standard deviation `deviation`, enough for tensors of `elems` elements if `BYTES` suffice.
+    /// Creates a slab of numbers with mean 0 and standard deviation `deviation`. It has at least `elems` elements, unless
+    /// they would take more than `BYTES`.
     pub(super) fn new(dtype: Dtype, elems: usize, deviation: f32, seed: u64) -> Self {
         let bytes = dtype.block_bytes();
         let blocks = next_prime(elems.div_ceil(dtype.block_elems()).min(BYTES / bytes));
@@ -32,7 +33,8 @@ impl Slab {
         Self { dtype, data }
     }
 
-    /// Returns a tensor of `elems` elements from position `place`, borrowed if it fits into the slab. O(bytes).
+    /// Returns `elems` elements from a position that `place` determines: borrowed if they fit into the slab, with
+    /// repetitions otherwise. O(bytes).
     pub(super) fn cut(&self, elems: usize, place: u64) -> Cow<'_, [u8]> {
         let bytes = self.dtype.bytes_for(elems).expect("tensors are of whole blocks");
         let blocks = self.data.len() / self.dtype.block_bytes();
@@ -51,8 +53,8 @@ impl Slab {
     }
 }
 
-/// Turns a block of random bytes into numbers: codes stay, and scales are set for the deviation. The constants are standard
-/// deviations of codes.
+/// Turns a block of random bytes into numbers of standard deviation `deviation`. Codes stay, and scales are set. The
+/// constants are standard deviations of codes.
 fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
     match dtype {
         Dtype::F32 => {
@@ -125,24 +127,24 @@ fn put(bytes: &mut [u8], value: f32) {
     bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// Returns the difference of two bytes, scaled to the deviation of one.
+/// Returns the difference of two bytes, scaled to the standard deviation of one byte.
 fn difference(b: &[u8]) -> f32 {
     f32::from(i16::from(b[0]) - i16::from(b[1])) * std::f32::consts::FRAC_1_SQRT_2
 }
 
-/// Writes a scale with a random sign, so that codes half a step off the middle have mean 0. Otherwise the mean would add up over
-/// the width of a matrix, and from layer to layer.
+/// Writes a scale with a random sign. The mean of codes is half a step off zero; random signs make the mean of the
+/// numbers 0. Otherwise, the mean would add up over the width of a matrix, and from layer to layer.
 fn signed_scale(bytes: &mut [u8], scale: f32) {
     let sign = if bytes[0] < 128 { 1.0 } else { -1.0 };
     put(bytes, sign * scale);
 }
 
-/// Root of the mean square of sub-scales from 4 to 7. Small ones keep the scale of the whole block out of the range that some
-/// devices flush to zero.
+/// Root mean square of sub-scales, which are from 4 to 7. With such small sub-scales, the scale of the whole block
+/// stays out of the range that some devices flush to zero.
 const SUB_SCALE: f32 = 5.61;
 
-/// Writes the head of a block of `Q4_K` or `Q5_K` whose numbers are `step * (code - centre)` on average: each minimum is the
-/// centre times its scale.
+/// Writes the head of a block of `Q4_K` or `Q5_K` whose numbers are `step * (code - centre)` on average: the minimum
+/// of each run is `centre` times its scale.
 fn sub_scales(b: &mut [u8], step: f32, centre: f32) {
     let d = step / SUB_SCALE;
     put(&mut b[..2], d);

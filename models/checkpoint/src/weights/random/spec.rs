@@ -14,7 +14,7 @@ use crate::{ConfigError, DecoderConfig, Dtype};
 
 macro_rules! shapes {
     ($($name:literal),* $(,)?) => {
-        /// Names of the built-in shapes, and their files.
+        /// Name and file contents of each built-in shape.
         const SHAPES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../shapes/", $name, ".ron")))),*];
     };
@@ -44,7 +44,7 @@ pub struct RandomSpec {
     /// Name or path of the shape.
     #[setters(skip)]
     pub shape: String,
-    /// The model's configuration, without a token that ends a text.
+    /// The model's configuration, which has no end-of-text token.
     #[setters(skip)]
     pub config: DecoderConfig,
     /// Number of the shape's first layers to keep; `None` for all.

@@ -30,7 +30,7 @@ pub(super) use self::fp4::mxfp4_blocks;
 use super::{Safetensors, Stored};
 use crate::weights::{Dtype, Tensor, WeightError};
 
-/// Suffixes of stored tensors, and of the tensor that they are parts of.
+/// Suffix of each kind of stored part, and suffix of the tensor that it is a part of.
 const PARTS: &[(&str, &str)] = &[
     ("_blocks", ""),
     ("_scales", ""),
@@ -50,13 +50,13 @@ const PARTS: &[(&str, &str)] = &[
     (".input_scale", ".weight"),
 ];
 
-/// Returns the name of the tensor that a stored one is a part of.
+/// Returns the name of the tensor that the stored tensor `name` is a part of; `None` if it is not a part.
 pub(super) fn whole(name: &str) -> Option<String> {
     let (end, whole) = PARTS.iter().find(|(end, _)| name.ends_with(end))?;
     Some(format!("{}{whole}", name.strip_suffix(end)?))
 }
 
-/// Whether `name` is a matrix in several tensors, none of which has its name.
+/// Whether the matrix `name` is stored in several tensors, none of which is called `name`.
 pub(super) fn in_parts(name: &str, has: impl Fn(&str) -> bool) -> bool {
     let part = |end: &str| name.strip_suffix(".weight").is_some_and(|stem| has(&format!("{stem}{end}")));
     part(".qweight") || part(".weight_packed")
@@ -69,7 +69,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Returns the matrix called `name` if no stored tensor has that name; `None` if there is none.
+    /// Returns the matrix `name` from packed codes and other parts, none of which has that name; `None` if there are no
+    /// such parts.
     pub(super) fn packed(&self, name: &str) -> Result<Option<Tensor<'a>>, WeightError> {
         let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
         let part = |end: &str| self.file.stored(&format!("{stem}{end}"));

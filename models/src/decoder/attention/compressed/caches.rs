@@ -7,11 +7,11 @@ use crate::{CachePart, Compressor, DecoderConfig, KvPlan};
 pub(super) struct CompressedCaches {
     pub(super) kinds: Vec<EntryKind>,
     pub(super) states: Vec<States>,
-    /// `[num_layers]`, `None` for layers without entries.
+    /// Kinds of each layer, `[num_layers]`; `None` for a layer without entries.
     pub(super) layers: Vec<Option<LayerCaches>>,
 }
 
-/// Layers whose entries have the same slots.
+/// A kind of entries: layers of one kind have the same slots for their entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EntryKind {
     pub(super) compressor: Compressor,
@@ -21,7 +21,7 @@ pub(super) struct EntryKind {
     pub(super) block: u32,
 }
 
-/// Layers whose states have the same slots.
+/// A kind of states: layers of one kind have the same slots for their states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct States {
     pub(super) kind: usize,
@@ -35,7 +35,7 @@ pub(super) struct States {
 pub(super) struct LayerCaches {
     pub(super) kind: usize,
     pub(super) states: usize,
-    /// Index of the kind of the indexer's states, if there is an indexer.
+    /// Index of the kind of the indexer's states; `states` if there is no indexer.
     pub(super) index_states: usize,
 }
 

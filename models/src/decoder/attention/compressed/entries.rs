@@ -18,7 +18,7 @@ use crate::{CachePart, Compressor, DecoderConfig, DecoderOptions, ModelError};
 pub(in crate::decoder) struct CompressorWeights {
     /// Matrix from hidden states to compressor states, `[2 * windows * dim, hidden]`: values, then scores.
     pub(in crate::decoder) states: Matrix,
-    /// Added to scores by the position within a window, `[ratio, windows * dim]`.
+    /// Bias that is added to scores, by position within a window, `[ratio, windows * dim]`.
     pub(in crate::decoder) bias: Buf<f32>,
     /// Norm of entries, `[dim]`.
     pub(in crate::decoder) norm: Buf<f32>,
@@ -42,7 +42,7 @@ pub(super) struct StateCache {
     pub(super) layer: usize,
     pub(super) part: CachePart,
     pub(super) kind: usize,
-    /// Index of its kind of states.
+    /// Index of the cache's kind of states.
     pub(super) group: usize,
     pub(super) dim: u32,
 }

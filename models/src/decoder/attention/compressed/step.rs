@@ -82,7 +82,7 @@ pub(super) struct StepContext<'a> {
 /// One row of a step.
 struct StepRow<'a> {
     slice: &'a Slice<'a>,
-    /// First entries of the slice's block tables, by cache group.
+    /// Position of the first entry of each of the slice's block tables, by cache group.
     tables: &'a [u32],
     row: u32,
     position: u32,

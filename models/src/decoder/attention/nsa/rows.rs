@@ -30,7 +30,7 @@ pub(super) struct BranchRows<'a> {
     pub(super) layer: usize,
     pub(super) kernels: &'a BranchKernels,
     pub(super) rows: &'a StepList<DecodeRow>,
-    /// Lists of selected blocks, and the words from one list to the next; `None` for the window.
+    /// Lists of selected blocks, and the number of words from one list to the next; `None` for the window.
     pub(super) lists: Option<(&'a Buf<u32>, u32)>,
     pub(super) split: SplitPlan,
     pub(super) out: &'a Buf<f32>,

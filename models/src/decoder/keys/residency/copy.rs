@@ -19,7 +19,7 @@ pub(super) struct Copied<'a> {
     pub(super) count: u32,
     /// K and V that pages are copied from.
     pub(super) source: [&'a Buf<KvWord>; 2],
-    /// Range of blocks that these buffers hold.
+    /// Range of blocks that the buffers of `source` hold.
     pub(super) held: Range<u32>,
 }
 

@@ -44,9 +44,9 @@ impl Residency {
         self.disk.as_ref().map(|disk| disk.fetcher.counts())
     }
 
-    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs next to
-    /// it: each alone, then both together, with as many pages as steps have prefetched so far. `None` if no page was fetched or
-    /// the adapter has no timestamps.
+    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs
+    /// next to it. Prefetch and product run alone, then together, with as many pages as steps have prefetched so far.
+    /// `None` if no page was fetched or the adapter has no timestamps.
     pub(in crate::decoder) fn cost(
         &self,
         gpu: &Gpu,
@@ -83,8 +83,8 @@ impl Residency {
         Ok(Some(FetchCost { ns_per_byte, hidden_ahead: ((fetch + product - both) / fetch).clamp(0.0, 1.0) }))
     }
 
-    /// Measures the nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product, and of both
-    /// together.
+    /// Measures the nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product, and of
+    /// that second fetch together with the product.
     fn time_fetches(
         &self,
         gpu: &Gpu,

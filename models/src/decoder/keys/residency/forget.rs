@@ -13,8 +13,8 @@ impl Residency {
         self.leave(gpu, block);
     }
 
-    /// Invalidates the pages of a block that the last step could not read: later lists read it again. Returns whether the step
-    /// summarised it.
+    /// Invalidates the pages of a block that the last step could not read, so that later lists read the block again.
+    /// Returns whether the step summarised it.
     pub(in crate::decoder) fn lose(&mut self, gpu: &Gpu, block: u32) -> bool {
         self.leave(gpu, block);
         self.disk.as_mut().is_some_and(|disk| disk.summaries.lose(block))

@@ -125,9 +125,9 @@ struct Copies {
     layer: usize,
     from: End,
     to: End,
-    /// First entry of their list among the step's pairs.
+    /// First entry of the copies' list among the step's pairs.
     list: usize,
-    /// Entries of the list.
+    /// Range of entries in the list.
     pairs: Range<usize>,
     segment: usize,
 }

@@ -22,7 +22,7 @@ pub(super) struct DigestPools {
     shape: KvShape,
     num_blocks: u32,
     pipeline: Arc<Pipeline>,
-    /// Digests of each layer; `None` if it does not select.
+    /// Digests of each layer; `None` if the layer does not select.
     pub(super) pools: Vec<Option<Buf<u32>>>,
     /// Number of blocks to digest, and their list, by attention group.
     touched: Vec<(u32, GrowBuf<BlockTokens>)>,
@@ -97,7 +97,7 @@ pub(super) struct DigestScorer {
     score: Arc<Pipeline>,
     /// Parameters of the step, the same in all its layers.
     params: BlockScoreParams,
-    /// Scores with bounds of attention mass, if the digests give bounds.
+    /// Kernels and buffers of scores with bounds of attention mass; `None` if the digests give no bounds.
     bounding: Option<Bounding>,
     /// Whether the step requests bounds.
     bounds: bool,

@@ -17,8 +17,8 @@ pub(super) struct DueBlocks {
     /// Whether a step summarises the unit that it completes. Otherwise the next step does, since the unit of a sequence's last
     /// token is always selected without a score.
     completed: bool,
-    /// Whether blocks wait during decode steps that select nothing, so that these cost nothing. Not possible if keys leave the
-    /// device.
+    /// Whether decode steps that select nothing leave summaries to later steps, so that they cost nothing. It must be
+    /// false if keys leave the device.
     waits: bool,
     /// Blocks whose summaries are out of date.
     stale: FxHashSet<u32>,
@@ -39,27 +39,27 @@ impl DueBlocks {
         !self.completed
     }
 
-    /// Whether a step of these slices summarises only blocks that were complete before it, so that it may do so before its own
-    /// keys are written.
+    /// Whether a step of `slices` can summarise before its keys are written, because it only summarises blocks that were
+    /// complete before the step.
     pub(super) fn before_keys(&self, slices: &[Slice<'_>]) -> bool {
         self.completes_before() && slices.iter().all(|slice| slice.tokens.len() == 1)
     }
 
-    /// Returns the length of the lists of a step: at least the number of its blocks, and the same for all steps of one token for
-    /// the same number of sequences.
+    /// Returns the length of the lists of a step. It is at least the number of the step's blocks, and the same for all
+    /// steps of one token for the same number of sequences.
     pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], blocks: usize) -> usize {
         let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
         let max = slices.len() * (self.unit / shape.block_size) as usize;
         if alike { blocks.max(max) } else { blocks }
     }
 
-    /// Whether a step summarises blocks, given whether a row of it selects. Steps with a prompt always do: their work is large
-    /// anyway, and a decode step would have to summarise the whole prompt later.
+    /// Whether a step summarises blocks; `selects` says whether a row of the step selects. Steps with a prompt always
+    /// summarise: their work is large anyway, and a decode step would have to summarise the whole prompt later.
     pub(super) fn summarises(&self, slices: &[Slice<'_>], selects: bool) -> bool {
         selects || !self.waits || slices.iter().any(|slice| slice.phase == Phase::Prefill)
     }
 
-    /// Marks the blocks of a step that summarises none.
+    /// Marks the blocks of a step that summarises nothing as stale.
     pub(super) fn put_off(&mut self, shape: &KvShape, attn_groups: &[AttentionGroup], slices: &[Slice<'_>]) {
         let Written { finished, unfinished } = self.written(shape, attn_groups, slices);
         self.stale.extend(finished.into_iter().flatten().chain(unfinished));
@@ -111,7 +111,8 @@ impl DueBlocks {
     }
 }
 
-/// Blocks that a step writes, or that were unfinished before it: those of whole units by attention group, and all others.
+/// Blocks that a step writes, or that were unfinished before the step. Blocks of whole units are listed by attention
+/// group, all others together.
 struct Written {
     finished: Vec<FxHashSet<u32>>,
     unfinished: FxHashSet<u32>,

@@ -31,12 +31,12 @@ pub(super) struct HashScorer {
     num_blocks: u32,
     num_heads: u32,
     select_block: u32,
-    /// Channels of each part, and its matrix `[channels, bits]`.
+    /// Number of channels of each part, and the matrix of the part, `[channels, bits]`.
     parts: Vec<(u32, Buf<f32>)>,
     keys: Arc<Pipeline>,
     queries: Arc<Pipeline>,
     score: Arc<Pipeline>,
-    /// Hashes of each layer, `[num_blocks, num_kv_heads, block_size, words]`; `None` if it does not select.
+    /// Hashes of each layer, `[num_blocks, num_kv_heads, block_size, words]`; `None` if the layer does not select.
     pools: Vec<Option<Buf<u32>>>,
     /// Slots of keys to hash, by attention group.
     slots: Vec<(usize, GrowBuf<u32>)>,
@@ -47,14 +47,14 @@ pub(super) struct HashScorer {
     params: HammingScoreParams,
 }
 
-/// Input of a hash pass: vectors, and a list of `count` entries that names those to hash.
+/// Input of a hash pass: vectors, and a list of `count` entries that names the vectors to hash.
 struct Hashed {
     entries: Bind<u32>,
     count: usize,
     vectors: HashInputs,
 }
 
-/// Source of the vectors.
+/// Vectors that a hash pass reads.
 enum HashInputs {
     /// Keys of a range of blocks.
     Keys(Range<u32>, Bind<KvWord>),
@@ -202,7 +202,8 @@ impl HashScorer {
         }
     }
 
-    /// Returns the parameters of one part of the hashes of `entries` vectors; for keys, those in the blocks `held`.
+    /// Returns the parameters of part `part` of the hashes of `entries` vectors. Keys are hashed if they are in the
+    /// blocks `held`.
     fn hash(&self, part: usize, entries: usize, held: Range<u32>) -> HashCodesParams {
         HashCodesParams {
             num_kv_heads: self.shape.num_kv_heads,

@@ -21,7 +21,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// A user, or the service's default one, with a password, or none.
+    /// Credentials of `username`, or of the service's default user, with or without a password.
     #[must_use]
     pub const fn new(username: Option<String>, password: Option<String>) -> Self {
         Self { username, password }

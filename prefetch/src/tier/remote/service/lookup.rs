@@ -3,7 +3,7 @@
 use opendal::{Error, ErrorKind, Operator};
 use tokio::task::JoinSet;
 
-/// Number of requests in flight; a service answers them in about the time of one.
+/// Maximum number of requests in flight. A service answers that many in about the time of one.
 const REQUESTS_MAX: usize = 32;
 
 /// Whether each of the named objects exists.

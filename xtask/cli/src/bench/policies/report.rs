@@ -192,7 +192,7 @@ impl<'a> Bench<'a> {
         Ok(EngineArgs { kv_dtype, sparse, ..self.engine.clone() })
     }
 
-    /// A policy that selects at every length: those at which an engine would be dense are measured too.
+    /// A policy that selects at every length, so that lengths at which an engine would be dense are measured too.
     fn sparse(&self, policy: &str) -> Result<Sparse> {
         Ok(Sparse::new(self.registry, &policy.parse::<pagoda::Spec>()?.or("min_tokens", 0))?)
     }
@@ -393,7 +393,7 @@ impl Text {
     }
 }
 
-/// The day, in UTC.
+/// Today's date, in UTC.
 fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }

@@ -17,7 +17,7 @@ pub struct Steps {
     pub tokens: u32,
     /// Seconds, including the host's part.
     pub wall_s: f64,
-    /// Seconds of device time for attention; 0 if the adapter has no timestamps, as the two below.
+    /// Seconds of device time for attention. Without timestamps on the adapter, this and the next two fields are 0.
     pub attention_s: f64,
     /// Seconds of device time for selecting blocks.
     pub selection_s: f64,
@@ -38,7 +38,7 @@ pub struct Ran {
     pub nll: Vec<f32>,
     /// Ids of generated tokens.
     pub generated: Vec<u32>,
-    /// Bytes of the KV blocks that were in use at most.
+    /// Maximum number of bytes of the KV blocks in use.
     pub kv_bytes: u64,
     /// `[layers][blocks]`: number of (decode step, KV head) pairs that selected a block, and of those that
     /// could see it.

@@ -15,7 +15,7 @@ use crate::cli::PromptForm;
 /// A request that was sent, and its answer.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
-    /// Seconds from the start to the time at which it was due.
+    /// Seconds from the start to the time at which the request was due.
     pub(super) at_s: f64,
     pub(super) answer: Answer,
 }

@@ -73,7 +73,7 @@ impl Own {
         engine.call(|engine| engine.decoder().gpu().destroy())?.await.context("the engine ended")
     }
 
-    /// Ends the engine and the connections, so that the next one finds the device empty.
+    /// Ends the engine and the connections, so that the next server finds the device empty.
     pub(super) async fn stop(self) {
         self.engines.shutdown(Shutdown::Now).await;
         drop(self.stop);

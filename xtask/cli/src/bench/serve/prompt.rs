@@ -14,7 +14,8 @@ const WORDS: [&str; 64] = [
     "white", "black", "red", "good", "new", "old", "long", "small", "large", "high",
 ];
 
-/// Number of different numbers that a trace may draw for prompts of a form, of a vocabulary of `ids`.
+/// Number of different numbers that a trace may draw for prompts of a form: `ids` if prompts are ids, and else the
+/// number of words.
 pub(super) fn vocab(form: PromptForm, ids: u32) -> u32 {
     match form {
         PromptForm::Ids => ids,
@@ -31,7 +32,7 @@ pub(in crate::bench) enum LoadPrompt {
 }
 
 impl LoadPrompt {
-    /// The prompt of numbers of a trace.
+    /// The prompt that is made from the numbers of a trace.
     pub(in crate::bench) fn new(form: PromptForm, numbers: &[u32]) -> Self {
         match form {
             PromptForm::Ids => Self::Ids(numbers.to_vec()),

@@ -35,7 +35,8 @@ pub(super) struct RestartRow {
     pub(super) warm_ms: Median,
     /// Time to the first token of the prompt after `kill -9` and a restart.
     pub(super) restored_ms: Median,
-    /// Number of prompt tokens whose KV came from the disk or the store then, the fewest of all repeats.
+    /// Number of prompt tokens whose KV came from the disk or the store after the restart; the minimum of all
+    /// repeats.
     restored_tokens: u64,
     /// Seconds from the start of the process to the first answer to `/health`: the first and the second time.
     start_s: [f64; 2],

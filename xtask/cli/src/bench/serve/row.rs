@@ -26,7 +26,7 @@ pub(super) struct ServeRow {
     /// Number of turns of all conversations.
     requests: usize,
     failed: usize,
-    /// Message of the first one that failed.
+    /// Message of the first request that failed.
     error: Option<String>,
     prompt_tokens: u64,
     /// Share of the prompt tokens that the server had in a cache; null if it does not say.
@@ -49,7 +49,7 @@ pub(super) struct ServeRow {
     slo: Option<Slo>,
     /// Number of requests whose answer kept the limits.
     pub(super) good: Option<usize>,
-    /// Served requests that met the limits, a second.
+    /// Number of served requests per second that met the limits.
     pub(super) goodput_per_s: Option<f64>,
     #[serde(skip)]
     pub(super) sent: Vec<Sent>,

@@ -1,6 +1,6 @@
 //! Server-sent events as they arrive: the data of each, however the bytes are split.
 
-/// Bytes of an event that is not complete.
+/// Reader of a stream of server-sent events. It keeps the bytes of an event that is not complete.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     rest: Vec<u8>,

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{COMMANDS, FLAGS_ONLY, Value};
 
-/// Similarity of two names, in Jaro's measure, from which on one may be meant by the other.
+/// Minimum Jaro similarity of a wrong name and a valid one for a message to suggest the valid one.
 const SIMILAR: f64 = 0.7;
 
 /// A file that was read.
@@ -22,11 +22,11 @@ pub(super) struct File {
 /// A key with its value.
 #[derive(Debug)]
 struct Entry {
-    /// Names of the command whose table it is in, outer first; none for all commands.
+    /// Names of the command whose table holds the key, outermost first; empty if the key is for all commands.
     table: Vec<String>,
     key: String,
     line: usize,
-    /// Texts of the values; `None` for what no flag can have.
+    /// Texts of the values; `None` if the value has a type that no flag takes.
     texts: Option<Vec<String>>,
 }
 
@@ -47,7 +47,7 @@ impl File {
         Ok(Self { name, entries })
     }
 
-    /// Checks that commands have the keys.
+    /// Checks that every key of the file is a flag of some command.
     ///
     /// # Errors
     /// The first key or table that nothing has, or whose value is of no kind that flags have.
@@ -75,7 +75,7 @@ impl File {
 }
 
 impl Entry {
-    /// Whether it is in the table of a command, which may go by another name in the file.
+    /// Whether the entry is in the table of the command `names`. The file may call the command by an alias.
     fn is_of(&self, root: &Command, names: &[&str]) -> bool {
         let mut command = root;
         self.table.len() == names.len()
@@ -86,7 +86,7 @@ impl Entry {
             })
     }
 
-    /// The fault of the entry, if there is one.
+    /// Returns a message about what is wrong with the entry; `None` if the entry is valid.
     fn fault(&self, root: &Command) -> Option<String> {
         let Self { table, key, texts, .. } = self;
         let mut command = root;
@@ -119,7 +119,7 @@ impl Entry {
     }
 }
 
-/// Adds the entries of a table and of those in it.
+/// Adds the entries of a table and of its nested tables to `entries`.
 fn collect(text: &str, table: &DeTable<'_>, names: &[String], entries: &mut Vec<Entry>) {
     for (key, value) in table {
         if let DeValue::Table(below) = value.get_ref() {
@@ -135,7 +135,7 @@ fn collect(text: &str, table: &DeTable<'_>, names: &[String], entries: &mut Vec<
     }
 }
 
-/// Texts of a value, as a flag has them.
+/// Returns the texts that a flag would have for this value.
 fn texts(value: &Spanned<DeValue<'_>>) -> Option<Vec<String>> {
     Some(match value.get_ref() {
         DeValue::Array(values) => values.iter().map(texts).collect::<Option<Vec<_>>>()?.concat(),
@@ -147,7 +147,7 @@ fn texts(value: &Spanned<DeValue<'_>>) -> Option<Vec<String>> {
     })
 }
 
-/// Arguments with long names of a command and of those below it, as far as sources give them.
+/// Lists the arguments with long names that sources can give, of a command and of its subcommands.
 fn args(command: &Command) -> Vec<&Arg> {
     let own = command.get_arguments().filter(|arg| arg.get_long().is_some());
     let below = command.get_subcommands().filter(|below| {
@@ -164,7 +164,7 @@ fn is_named(arg: &Arg, key: &str) -> bool {
     arg.get_long().is_some_and(|long| long == key) || aliases.contains(&key.as_str())
 }
 
-/// The name that may be meant, as the end of a message.
+/// Suggests the most similar of `names`, as the end of a message; empty if none is similar enough.
 fn meant<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let likeness = |other: &&str| strsim::jaro(name, other);
     let best = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

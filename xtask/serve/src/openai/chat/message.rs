@@ -70,7 +70,7 @@ struct FunctionDelta {
     arguments: String,
 }
 
-/// The texts of an answer by kind: a chat has no order between them.
+/// The parts of an answer, collected by kind, because a chat message does not keep their order.
 #[derive(Default)]
 struct Kinds {
     text: String,

@@ -79,7 +79,8 @@ impl Input {
     }
 }
 
-/// Adds a message. Calls belong to the assistant's message before them, as templates expect it.
+/// Adds a message. Calls of tools become a part of the assistant's message before them, if there is one, because
+/// templates expect this.
 fn add(messages: &mut Vec<Value>, mut message: Value) {
     let before =
         messages.last_mut().filter(|last| last["role"] == "assistant").and_then(Value::as_object_mut);

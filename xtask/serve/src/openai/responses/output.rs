@@ -43,7 +43,7 @@ pub(super) enum Change {
 }
 
 impl Output {
-    /// Adds new pieces of an answer.
+    /// Adds new parts of an answer; returns the changes of the items.
     pub(super) fn add(&mut self, pieces: Vec<AnswerPart>) -> Vec<Change> {
         let mut changes = Vec::new();
         for piece in pieces {
@@ -61,7 +61,7 @@ impl Output {
         changes
     }
 
-    /// Takes the end of the answer, which has at least an empty message.
+    /// Ends the output. If it has neither a message nor a call, adds an empty message.
     pub(super) fn finish(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if !self.items.iter().any(|item| item.kind != Kind::Reasoning) {
@@ -148,7 +148,7 @@ impl Item {
         item
     }
 
-    /// The part that contains its text; calls have none.
+    /// The content part that contains the item's text; calls do not have such a part.
     pub(super) fn part(&self) -> Value {
         match self.kind {
             Kind::Reasoning => json!({ "type": "reasoning_text", "text": self.text }),
@@ -156,7 +156,7 @@ impl Item {
         }
     }
 
-    /// Name of the event that adds to the item.
+    /// First part of the names of the events about the item's text.
     pub(super) fn event(&self) -> &'static str {
         match self.kind {
             Kind::Reasoning => "response.reasoning_text",

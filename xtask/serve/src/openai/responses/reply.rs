@@ -165,7 +165,7 @@ impl Status {
         }
     }
 
-    /// The event that ends a response in this state.
+    /// Name of the event that tells this state of a response.
     fn event(self) -> &'static str {
         match self {
             Self::InProgress => "response.in_progress",
@@ -181,7 +181,7 @@ impl ResponsesRender {
         Self { id, repeated, output: Output::default(), sent: 0 }
     }
 
-    /// Adds to the output; returns what has changed.
+    /// Adds an addition of the answer to the output; returns the changes.
     fn add(&mut self, delta: Delta) -> Vec<Change> {
         let mut changes = self.output.add(delta.pieces);
         if delta.end.is_some() {

@@ -28,7 +28,7 @@ impl From<Tool> for tools::Tool {
 
 impl ToolForm for Tool {}
 
-/// A tool as responses repeat it: functions have every field.
+/// Returns a tool as the response repeats it. A function gets every field, even those that the request leaves out.
 pub(super) fn repeated(tool: &Value) -> Value {
     let field = |name| tool.get(name).cloned().unwrap_or(Value::Null);
     match tool["type"].as_str() {

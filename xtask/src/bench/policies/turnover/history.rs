@@ -17,18 +17,18 @@ pub(super) struct Turnover {
     pub(super) blocks: f64,
     /// Selected blocks divided by the visible ones.
     pub(super) density: f64,
-    /// Share that the last step did not select: mean over steps, layers and heads.
+    /// Share of a step's blocks that the previous step did not select: mean over steps, layers and heads.
     pub(super) mean: f64,
-    /// Median share that the last step did not select.
+    /// Median of the share of a step's blocks that the previous step did not select.
     pub(super) p50: f64,
-    /// Share that nine of ten selections do not exceed.
+    /// 90th percentile of the share of a step's blocks that the previous step did not select.
     pub(super) p90: f64,
-    /// Mean share that none of the last 4 steps selected.
+    /// Mean share of a step's blocks that none of the 4 steps before selected.
     pub(super) last_4: f64,
-    /// Mean share that none of the last 16 steps selected.
+    /// Mean share of a step's blocks that none of the 16 steps before selected.
     pub(super) last_16: f64,
-    /// `[layers][heads]`: mean share that the last step did not select. If heads share a selection, one stands for all;
-    /// layers that do not select have none.
+    /// Mean share of a step's blocks that the previous step did not select, `[layers][heads]`. If heads share a
+    /// selection, there is one value for all of them; a layer that does not select has none.
     pub(super) layers: Vec<Vec<f64>>,
 }
 

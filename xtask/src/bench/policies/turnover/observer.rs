@@ -10,7 +10,7 @@ use sparse_select::{Input, SelectError, Selection};
 
 use super::history::{History, Turnover};
 
-/// Number of tokens of the blocks that it attends to; the observed policies have block sizes of their own.
+/// Number of tokens of the blocks of the dense run; the observed policies have block sizes of their own.
 const BLOCK: u32 = 16;
 
 /// Policies that select in every decode step of a dense run, without effect on it.

@@ -15,22 +15,22 @@ pub enum RandomError {
         known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
     )]
     Shape {
-        /// The value as given.
+        /// The shape as given.
         shape: String,
     },
-    /// The type is not one of weights.
+    /// No storage type has this name.
     #[error(
         "unknown type {name:?}; types are {known}",
         known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
     )]
     Type {
-        /// The value as given.
+        /// The name as given.
         name: String,
     },
-    /// The key is not an option.
+    /// No option has this key.
     #[error("unknown key {key:?}; keys are layers context seed alike")]
     Key {
-        /// The value as given.
+        /// The key as given.
         key: String,
     },
     /// A value has the wrong form for its option.
@@ -46,7 +46,7 @@ pub enum RandomError {
     /// The number of layers is 0, or more than the shape has.
     #[error("layers={layers}: {shape} has 1 to {max}")]
     Layers {
-        /// The value as given.
+        /// The number of layers as given.
         layers: u32,
         /// Number of layers of the shape.
         max: u32,
@@ -69,7 +69,7 @@ pub enum RandomError {
         /// The defect.
         source: Box<ron::error::SpannedError>,
     },
-    /// The shape is not a configuration that runs.
+    /// The shape's configuration is invalid or not supported.
     #[error("shape {shape}: {source}")]
     Config {
         /// The name or path.

@@ -10,7 +10,7 @@ pub enum Quantization {
     None,
     /// MXFP4 in blocks and scales (gpt-oss).
     Mxfp4,
-    /// fp8 with four exponent bits, with scales per block of rows and columns, per row, or for all.
+    /// fp8 with four exponent bits. There is one scale per block of rows and columns, per row, or per matrix.
     Fp8 {
         /// Rows and columns of a block.
         block: [usize; 2],
@@ -19,7 +19,7 @@ pub enum Quantization {
     Gptq(Gptq),
     /// AWQ in 4 bits, of version `gemm`.
     Awq,
-    /// Integers of compressed-tensors: packed in words, or bytes.
+    /// Integers in the format of compressed-tensors: packed in words of 32 bits, or one per byte.
     CompressedInts {
         /// Number of bits of a code, 4 or 8.
         bits: u32,
@@ -31,7 +31,8 @@ pub enum Quantization {
 pub struct Gptq {
     /// Number of bits of a code, 4 or 8.
     pub bits: u32,
-    /// Number that is added to the zero points in the file: the first format stores one less.
+    /// Number to add to the stored zero points: 1 for the first format, which stores one less than the zero point, and 0
+    /// for the second.
     pub zero_offset: u32,
 }
 
@@ -49,7 +50,7 @@ pub struct UnknownQuantization {
 const BLOCK: [usize; 2] = [128, 128];
 
 impl Quantization {
-    /// Reads the field of a configuration.
+    /// Reads the `quantization_config` of a configuration.
     ///
     /// # Errors
     /// A method, a format or a width that is not implemented.

@@ -30,7 +30,8 @@ pub(super) fn tensor(name: &str, codes: Stored<'_>, scales: Stored<'_>) -> Resul
     })
 }
 
-/// Interleaves scales and codes, and reorders nibbles: a published byte holds neighbours `2j, 2j + 1`, ggml's `j, j + 16`.
+/// Interleaves scales and codes, and reorders nibbles: a byte of the published format holds elements `2j` and
+/// `2j + 1`, a byte of ggml's holds `j` and `j + 16`.
 pub(in super::super) fn mxfp4_blocks(codes: &[u8], scales: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(codes.len() + scales.len());
     for (block, scale) in codes.chunks_exact(BYTES).zip(scales) {

@@ -12,13 +12,13 @@ struct Fp8<'a> {
     rows: usize,
     width: usize,
     codes: &'a [u8],
-    /// `[rows / by_rows, width / by_columns]`, both rounded up.
+    /// Scale of each block of `by_rows` rows and `by_columns` columns, in row-major order.
     scales: Vec<f32>,
     by_rows: usize,
     by_columns: usize,
 }
 
-/// Returns the matrix unchanged if each scale serves 128 neighbours of a row; otherwise rounded to f16.
+/// Returns the matrix as [`Dtype::F8_E4M3`] if blocks of this type hold the same numbers; otherwise rounded to f16.
 pub(super) fn tensor(
     name: &str,
     block: [usize; 2],
@@ -53,7 +53,8 @@ impl<'a> Fp8<'a> {
         Ok(Self { rows, width, codes: codes.data, scales: values, by_rows, by_columns })
     }
 
-    /// Whether blocks of [`Dtype::F8_E4M3`] hold the same numbers. Not if a code is NaN: kernels treat all codes as numbers.
+    /// Whether blocks of [`Dtype::F8_E4M3`] hold the same numbers as the matrix. They do not if a code is NaN, since
+    /// kernels treat all codes as numbers.
     fn has_blocks(&self) -> bool {
         let block = Dtype::F8_E4M3.block_elems();
         let spans = self.by_columns >= self.width || self.by_columns.is_multiple_of(block);

@@ -26,7 +26,7 @@ pub(super) struct Ints<'a> {
     bits: u32,
     layout: Layout,
     codes: &'a [u8],
-    /// Group of each input, if inputs of a group are not neighbours.
+    /// Group of each input; `None` if the inputs of each group are consecutive.
     order: Option<Vec<usize>>,
     /// Number of inputs per group.
     group: usize,
@@ -51,7 +51,7 @@ enum Layout {
 
 type Part<'a, 'f> = &'f dyn Fn(&str) -> Option<Stored<'a>>;
 
-/// GPTQ: codes and zero points in words, scales and zero points by group.
+/// Reads a GPTQ matrix: codes and zero points are in words, scales and zero points are by group.
 pub(super) fn gptq<'a>(gptq: Gptq, codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>, String> {
     let Gptq { bits, zero_offset } = gptq;
     let per_word = 32 / bits as usize;
@@ -74,7 +74,7 @@ pub(super) fn gptq<'a>(gptq: Gptq, codes: Stored<'a>, part: Part<'a, '_>) -> Res
     Ok(Ints { outputs, inputs, bits, layout, codes, order, group, scales, zeros })
 }
 
-/// AWQ: codes by input, eight outputs a word.
+/// Reads an AWQ matrix: codes are by input, eight outputs per word.
 pub(super) fn awq<'a>(codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>, String> {
     let [inputs, words] = words(&codes)?;
     let outputs = 8 * words;
@@ -88,7 +88,8 @@ pub(super) fn awq<'a>(codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>,
     Ok(Ints { outputs, inputs, bits: 4, layout, codes, order: None, group, scales, zeros })
 }
 
-/// compressed-tensors: codes by output, offset by half of their range, stored with the true number of inputs.
+/// Reads a matrix of compressed-tensors: codes are by output and offset by half of their range, and the number of
+/// inputs is stored too.
 pub(super) fn compressed<'a>(bits: u32, codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>, String> {
     let per_word = 32 / bits as usize;
     let [outputs, words] = words(&codes)?;
@@ -121,7 +122,7 @@ pub(super) fn compressed<'a>(bits: u32, codes: Stored<'a>, part: Part<'a, '_>) -
     Ok(Ints { outputs, inputs, bits, layout, codes, order, group, scales, zeros })
 }
 
-/// Signed bytes with a scale per output, per group, or for all.
+/// Reads a matrix of signed bytes with a scale per output, per group, or for all.
 pub(super) fn int8<'a>(codes: Stored<'a>, scales: Stored<'a>) -> Result<Ints<'a>, String> {
     let &[outputs, inputs] = codes.shape else { return Err(format!("shape {:?} is no matrix", codes.shape)) };
     let (groups, scales) = by_output(&scales, outputs)?;
@@ -131,7 +132,8 @@ pub(super) fn int8<'a>(codes: Stored<'a>, scales: Stored<'a>) -> Result<Ints<'a>
 }
 
 impl Ints<'_> {
-    /// Returns the matrix as one tensor, of the smallest type that holds the same numbers, else in f16.
+    /// Returns the matrix as one tensor: of the smallest block type that holds the same numbers, or rounded to f16 if
+    /// there is none.
     pub(super) fn tensor(&self, name: &str) -> Tensor<'static> {
         let Some(dtype) = self.exact() else {
             let value = |at: usize| self.value(at / self.inputs, at % self.inputs);
@@ -142,7 +144,7 @@ impl Ints<'_> {
         Tensor { name: Cow::Owned(name.to_owned()), dtype, shape, data: self.blocks(dtype).into() }
     }
 
-    /// Returns the type whose blocks hold the same numbers.
+    /// Returns the block type that holds the same numbers; `None` if there is none.
     fn exact(&self) -> Option<Dtype> {
         let whole =
             self.order.is_none() && self.group.is_multiple_of(BLOCK) && self.inputs.is_multiple_of(BLOCK);
@@ -199,7 +201,7 @@ impl Ints<'_> {
         (f32::from(self.code(output, input)) - f32::from(self.zeros[at])) * self.scales[at]
     }
 
-    /// Returns the code of an element, from 0 on.
+    /// Returns the code of an element as an unsigned number.
     fn code(&self, output: usize, input: usize) -> u16 {
         let per_word = 32 / self.bits as usize;
         let of = |at: usize, place: usize| {
@@ -214,13 +216,13 @@ impl Ints<'_> {
     }
 }
 
-/// Two codes a byte: the first half of a block in low bits, the second in high ones.
+/// Writes two codes per byte: the first half of a block in the low bits, the second half in the high ones.
 fn nibbles(codes: &[u8; BLOCK], to: &mut [u8]) {
     let (low, high) = codes.split_at(BLOCK / 2);
     to.iter_mut().zip(low.iter().zip(high)).for_each(|(to, (low, high))| *to = low | high << 4);
 }
 
-/// Returns a code of a row of words in the order of AWQ.
+/// Returns the code at `row` and `column` of a matrix of words in the order of AWQ.
 fn across(data: &[u8], words: usize, row: usize, column: usize) -> u16 {
     let place = AWQ_ORDER.iter().position(|of| *of == column % 8).expect("all eight are there");
     u16::try_from(bits_of(word(data, row * words + column / 8), 4, place)).expect("four bits")
@@ -278,7 +280,7 @@ fn by_output(scales: &Stored<'_>, outputs: usize) -> Result<(usize, Vec<f32>), S
     }
 }
 
-/// Returns the group of each input, or `None` if inputs of a group are neighbours.
+/// Returns the group of each input; `None` if the inputs of each group are consecutive.
 fn order_of(
     stored: &Stored<'_>,
     inputs: usize,

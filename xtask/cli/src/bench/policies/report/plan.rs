@@ -28,7 +28,7 @@ pub(super) struct ReportPlan {
     pub(super) scored: u32,
     /// Number of tokens of the answer of a timed request.
     pub(super) answer: u32,
-    /// Prompts that have an answer, of each length.
+    /// Tasks with known answers. Each length has prompts of every task.
     #[serde(default)]
     pub(super) tasks: Vec<Task>,
     /// Number of seeds (0, 1, ...) of a task.

@@ -9,13 +9,13 @@ use super::row::{Compared, PolicyRow, compared, front};
 use super::table::{HEADS, sparse, values};
 use super::{Facts, KvDtype, recommendations};
 
-/// Limit of the sentence at the top, in per cent.
+/// Limit of loss in the sentence at the top of the page.
 const LEAD: &str = "0.5%";
 
 /// A row compared with the dense row of the first KV type.
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
-    /// Number in the table of its length and KV type.
+    /// Number of the row in the table of its length and KV type.
     index: usize,
     kv_dtype: &'static str,
     tokens: u32,
@@ -30,9 +30,9 @@ struct Shown<'a> {
     decode_tok_s: f64,
     kv_bytes: u64,
     kv_bytes_a_token: f64,
-    /// Whether no other row beats it in both loss and speed, among rows with the first KV type.
+    /// Whether the row has the first KV type, and no other row of its table beats it in both loss and speed.
     front: bool,
-    /// Cells of the table, below [`HEADS`].
+    /// Cells of the row, in the columns of [`HEADS`].
     values: [String; HEADS.len()],
 }
 

@@ -45,7 +45,7 @@ fn name<S: Serializer>(kv_dtype: &KvDtype, serializer: S) -> Result<S::Ok, S::Er
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answers {
     pub(super) asked: u32,
-    /// Sum of the shares of the expected texts that answers hold.
+    /// Sum, over all answers, of the share of the expected texts that the answer contains.
     pub(super) found: f64,
     /// Number of answers that the model ended by itself; the next field is the number of their tokens.
     pub(super) ended: u32,
@@ -58,7 +58,7 @@ impl Answers {
         (self.asked > 0).then(|| self.found / f64::from(self.asked))
     }
 
-    /// Tokens of an answer that the model ended, mean.
+    /// Mean number of tokens of the answers that the model ended by itself.
     pub(super) fn tokens_to_finish(self) -> Option<f64> {
         (self.ended > 0).then(|| f64::from(self.ended_tokens) / f64::from(self.ended))
     }
@@ -82,7 +82,8 @@ impl PolicyRow {
         [self.prefill_density, self.decode_density].into_iter().flatten().reduce(f64::min)
     }
 
-    /// Bytes of KV a token, of all layers; layers with windows make it fewer the longer the prompt is.
+    /// Bytes of KV per token, over all layers. If some layers have windows, the number falls as the prompt gets
+    /// longer.
     pub(super) fn kv_bytes_a_token(&self) -> f64 {
         count(self.kv_bytes) / (f64::from(self.tokens) + count(self.nll.len() as u64))
     }
@@ -92,10 +93,11 @@ impl PolicyRow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared<'a> {
     pub(super) row: &'a PolicyRow,
-    /// Mean negative log likelihood over the dense one's, less 1; the next field is its standard error.
+    /// Mean negative log likelihood divided by that of the dense row, minus 1; the next field is its standard error.
     pub(super) loss: f64,
     pub(super) loss_error: f64,
-    /// Speed of prefill as a multiple of the dense one; the next fields are those of decode and of a request.
+    /// Speed of prefill as a multiple of the dense row's speed; the next fields are the speeds of decode and of a
+    /// request.
     pub(super) prefill: f64,
     pub(super) decode: f64,
     pub(super) request: f64,
@@ -134,7 +136,7 @@ impl<'a> Compared<'a> {
         self.is_dense() && self.loss == 0.0 && self.loss_error == 0.0
     }
 
-    /// Whether a policy neither loses nor gains: dense attention itself.
+    /// Whether the row measures dense attention.
     pub(super) fn is_dense(&self) -> bool {
         self.row.policy == DENSE
     }

@@ -9,7 +9,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use super::Task;
 use super::filler::{self, NOISE, code, key, number, person, place, sentence, uuid, words};
 
-/// A task with its facts, whatever the length.
+/// A task with its facts, for prompts of any length.
 pub(super) struct Facts {
     intro: &'static str,
     /// Parts that stand once each, in their order, among the filler.
@@ -43,7 +43,7 @@ fn number_of(name: &str, value: &str) -> String {
     format!("The secret number of {name} is {value}.")
 }
 
-/// "a", "a and b", "a, b and c".
+/// Items as they are listed in a sentence: "a", "a and b", "a, b and c".
 fn listed(names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -291,7 +291,8 @@ fn word_list(common: &[String], others: usize, random: &mut StdRng) -> String {
     text
 }
 
-/// `len` words; the `k`-th has a share of `1 / k^2` of the first, with dots between some.
+/// About `len` words in random order, with dots between some. The `k`-th word occurs `1 / k^2` times as often as the
+/// first.
 fn zipf(words: &[String], len: usize, random: &mut StdRng) -> String {
     let shares: Vec<f64> = (1..=words.len()).map(|k| 1.0 / (k * k) as f64).collect();
     let all: f64 = shares.iter().sum();
