@@ -110,8 +110,8 @@ impl DeviceProfile {
         }
     }
 
-    /// Whether the driver computes correctly everything that `kernel` does at `level` for caches of `dtype`. This
-    /// check is for forms that another form can replace, and that are chosen before the variant is known in full.
+    /// Whether the device has `level`, and no variant of `kernel` there is known to be wrong, except for codes of another
+    /// type than `dtype`. This check is for choices between kernels, before the variant is known in full.
     #[must_use]
     pub fn trusts(&self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
         level <= self.level && self.verdicts.allow_all(kernel, level, dtype)

@@ -184,7 +184,7 @@ pub struct ListSpan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct KeptRow {
-    /// Slot of the row's sequence, or [`NONE`](Self::NONE) for a row that keeps nothing.
+    /// Index of the place where the sequence's lists are kept, or [`NONE`](Self::NONE) for a row that keeps nothing.
     pub slot: u32,
     /// Number of blocks of the sequence in the step that made the row's lists.
     pub then: u32,

@@ -301,7 +301,7 @@ impl Decoder {
         (submission, reads.into_residual(), StepOutput { attended, ..StepOutput::default() })
     }
 
-    /// Plans a step: the batch, then each part.
+    /// Plans a step: its batch, then its logits, samples, keys, splits and attention.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
         let Self { config, options, kv, batch, offload_plan, keys, splits, attention, .. } = self;
         let attn_groups = &self.attn_groups.all;

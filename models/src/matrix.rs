@@ -144,8 +144,8 @@ impl Matrix {
         })
     }
 
-    /// Loads matrices of `cols` columns each from `columns`, which has the columns of all matrices. The result is divided
-    /// only between units of `unit` columns. `fill` packs a group of columns.
+    /// Loads matrices of `cols` columns each, which follow each other in `columns`. Each shard of the result has whole
+    /// units of `unit` columns. `fill` packs a range of columns.
     fn load(
         allocator: &WeightAllocator<'_>,
         columns: &Columns<'_>,

@@ -43,7 +43,7 @@ const RATIO: &str = "sparse_ratio";
 #[derive(Debug)]
 struct Layered {
     policy: Box<dyn Policy>,
-    /// The policy of each of the first layers; `None` if the layer's ratio is 1.
+    /// The policies of the first layers, by `layer_ratios`; `None` for a layer with ratio 1, which keeps everything.
     by_layer: Vec<Option<Box<dyn Policy>>>,
     dense_layers: u32,
     min_tokens: MinTokens,

@@ -18,7 +18,7 @@ use crate::setup::{Found, Need};
 use crate::tree;
 pub(crate) use programs::Check;
 
-/// Features of the whole workspace: all kinds of tiers.
+/// Cargo features with which the whole workspace is tested: S3, and TLS for the server and for Redis.
 pub const FEATURES: &str = "xtask/s3,xtask/tls";
 
 /// Name of the environment variable that requests the long form of every test.

@@ -56,7 +56,7 @@ params! {
         pub scale: f32,
         /// Number of entries from one list of selected blocks, or of slots of the window, to the next.
         pub list_stride: u32,
-        /// First row of the dispatch in `rows`, and first list of the lists.
+        /// Index of the dispatch's first row in `rows`, and of its first list among those of blocks, tokens or slots.
         pub first_row: u32,
         /// Number of entries from one list of compressed slots to the next.
         pub compressed_stride: u32,

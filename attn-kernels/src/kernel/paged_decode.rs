@@ -168,9 +168,8 @@ impl Default for PagedDecodeParams {
 /// Maximum number of keys of a row for which [`Lanes::Matrices`] may attend one step of keys per partition.
 pub(crate) const SHORT: u32 = 64 * paged_decode_coop::KEYS;
 
-/// Minimum number of keys of a partition, in a step whose longest row has `longest` keys: the keys that a workgroup
-/// attends at a time. With matrices, this is one step of keys if the longest row has at most 64 such partitions, and
-/// up to four steps for longer rows.
+/// Minimum number of keys of a partition: those that a workgroup attends at a time. For [`Lanes::Matrices`], they are
+/// 16, 32 or 64, and grow with `longest`, the number of keys of the step's longest row.
 #[must_use]
 pub fn tile(shape: &KvShape, lanes: Lanes, longest: u32) -> u32 {
     match lanes {

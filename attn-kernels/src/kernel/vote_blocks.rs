@@ -28,7 +28,7 @@ params! {
         pub end: u32,
         /// Number of equal lists that are written, one for each KV head.
         pub copies: u32,
-        /// Number of u32 from one list written to the next.
+        /// Number of u32 from one output list to the next.
         pub out_stride: u32,
         /// Index of the first list that is written.
         pub first_list: u32,

@@ -19,7 +19,7 @@ use crate::{Level, Variant, slot};
 /// Tolerance with cooperative matrices, which round queries to f16: scores have a relative error of 2^-11.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
-/// Tolerance of sums of shares of some hundred exponentials.
+/// Tolerance of sums of weights of a softmax over some hundred scores.
 const SUMS: Tolerance = Tolerance { abs: 1e-5, rel: 1e-4 };
 
 /// Makes a causal chunk that starts and ends inside a block and a stride.

@@ -108,7 +108,7 @@ pub struct LogitBias(Vec<TokenBias>);
 /// Tokens that may be sampled, as a mask of `[ceil(vocab / 32)]` words: token `t` if bit `t % 32` of word `t / 32` is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed<'a> {
-    /// The words.
+    /// The words of the mask, which are known before the step.
     Words(&'a [u32]),
     /// Words that are filled while the device computes the logits.
     Late,

@@ -13,7 +13,7 @@ use crate::kernel::hyper_expand::{self, HyperExpandBuffers, HyperExpandParams, S
 use crate::matrix::{Matrix, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
-/// Weights around one half of a layer, or at the end of the streams.
+/// Hyper-connection weights of one half of a layer, or of the last sum of the residual streams.
 #[derive(Clone, Debug)]
 pub(super) struct Hyper {
     /// Projection to the mixing coefficients, `[mixes, streams * hidden]`.

@@ -184,7 +184,7 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Returns a product of all rows that adds to `y`, whose rows have `stride` f32.
+    /// Returns a product for all rows of `x`. Its result is added to `y`, whose rows have `stride` f32.
     pub(super) fn product<'b>(&self, x: &'b Buf<f32>, y: &'b Buf<f32>, stride: u32) -> Product<'b> {
         let (rows, precision, epilogue) = (self.rows(), self.ops.precision, Epilogue::Add);
         Product { x, rows, precision, y, y_stride: stride, y_offset: 0, epilogue, norm: None }

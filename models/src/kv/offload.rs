@@ -64,7 +64,7 @@ pub enum HostMemory {
     InPlace,
 }
 
-/// Division of an offloading pool into resident blocks, or slots for pages, and slots of the ring.
+/// Division of an offloading pool: each layer's buffers, for resident blocks or selected pages, and the ring's slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ring {
     /// Number of blocks of every layer's own buffers.

@@ -124,7 +124,8 @@ impl<'a> Part<'a> {
         step.timings.extend(part.timings);
     }
 
-    /// Adds sums of hidden states. The first slice of a part goes on with the last sum if an earlier part has begun it.
+    /// Appends sums of hidden states to `sums`. If an earlier part has begun the sum of the first slice, which is then
+    /// the last of `sums`, the rest is added to it.
     fn add_pooled(&self, sums: &mut Vec<f32>, part: &[f32]) {
         let pooling = self.slices.iter().filter(|slice| slice.pooled > 0).count();
         let Some(width) = part.len().checked_div(pooling) else { return };

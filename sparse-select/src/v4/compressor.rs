@@ -34,7 +34,7 @@ impl Ratio {
         }
     }
 
-    /// Number of windows of `r` tokens that an entry combines, and of vectors in the state of a token.
+    /// Number of spans of `r` tokens that an entry combines. The state of a token has as many vectors.
     #[must_use]
     pub const fn coff(self) -> usize {
         match self {

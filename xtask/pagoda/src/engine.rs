@@ -313,7 +313,7 @@ impl Engine {
         self.tiers.as_ref().is_some_and(Tiers::tell_events)
     }
 
-    /// Reports the changes of the KV cache since the last call to the followers.
+    /// Tells the followers what has changed in the KV cache since the last call.
     pub(crate) fn tell_followers(&mut self) {
         if self.options.cache_events.any() {
             let mut events = self.scheduler.take_cache_events();

@@ -29,7 +29,7 @@ pub enum Constraint {
     Lark(String),
     /// Exactly one of the given texts.
     Choice(Vec<String>),
-    /// The rest of a thought that the prompt has begun, and then an output of the inner form.
+    /// The rest of a thought that the prompt has begun, and then an output of the given form.
     AfterThought(Box<Constraint>),
     /// Either the inner form, or calls of the named tools between `<tool_call>` and `</tool_call>`, with any
     /// arguments.

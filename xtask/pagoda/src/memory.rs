@@ -58,9 +58,9 @@ pub(crate) fn left(options: &EngineOptions, gpu: &Gpu, plan: &KvPlan, blocks: u3
     (total < u64::MAX).then_some(Memory { free, total })
 }
 
-/// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows. Groups with
-/// windows or chunks use as many blocks as these hold; other groups, as many as all tokens fill. Every group uses one
-/// more per sequence, whose last block is partial.
+/// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows. A group needs
+/// blocks for all tokens, and one more per sequence for its partial block; with a window or chunks, at most those
+/// that the sequences hold at a time.
 pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     let limits = LengthLimits::new(saturated(demand.longest)).max_batched_tokens(max_rows);
     let seqs = u64::from(demand.sequences);
@@ -212,9 +212,9 @@ impl Extended<'_> {
         Offload::new(host_blocks, RING_SLOTS, memory)
     }
 
-    /// The extension with blocks on disk, if there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
-    /// that select blocks cannot read files: with a policy, a part of the host's memory caches the selected blocks, or all of
-    /// it if kernels cannot read the host either.
+    /// Returns the extension with blocks on disk; `None` without a disk, or if memory holds `longest` blocks. Kernels
+    /// that select blocks cannot read files: with a policy, a part of the host's memory caches the selected blocks, or
+    /// all of it if kernels cannot read host memory either.
     fn onto_disk(
         &self,
         host_bytes: u64,

@@ -103,7 +103,7 @@ pub(crate) struct Generated<'a> {
     choices: Vec<GeneratedChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
-    /// Usage of the whole call.
+    /// Work of the engine for the whole call, in the last body only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
     /// Parameters for the server that goes on, if the blocks of the prompt are stored.

@@ -39,7 +39,7 @@ pub(crate) struct Server {
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
-    /// The live page of each engine.
+    /// Events of each engine for clients that watch the live page.
     pub(crate) feeds: Vec<Feed>,
     /// Embeddings of the model, or the reason why this server cannot compute them.
     pub(crate) embedding: Result<Embedding, String>,

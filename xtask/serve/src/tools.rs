@@ -61,7 +61,7 @@ pub(crate) enum Word {
 /// A `tool_choice` that names a tool: in `function` in chats, next to the type in responses.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub(crate) struct NamedTool {
-    /// `function`.
+    /// Type of the choice: `function`.
     r#type: String,
     name: Option<String>,
     function: Option<Name>,

@@ -8,7 +8,8 @@ use clap::{Arg, Command, ValueEnum};
 
 use super::BenchSuite;
 
-/// A suite of `bench`. If the name is that of a former suite, the error names the command in its place.
+/// Parser of the argument that names a suite of `bench`. For a former suite, its error names the command that took
+/// its place.
 #[derive(Clone)]
 pub(super) struct Suite;
 

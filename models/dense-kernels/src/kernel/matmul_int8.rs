@@ -101,7 +101,7 @@ pub struct CodeTiling {
 }
 
 impl CodeTiling {
-    /// The tiling for `rows` rows and lanes with `registers`, with `slices` from [`slices`].
+    /// The tiling for `rows` rows, on a device whose lanes have `registers`. The function [`slices`] returns `slices`.
     #[must_use]
     pub fn for_rows(rows: u32, epilogue: Epilogue, slices: u32, registers: Registers) -> Self {
         let parts = epilogue.parts();

@@ -59,7 +59,7 @@ pub enum NormForm {
     Add,
 }
 
-/// Whether rows are gathered.
+/// Whether input rows are read in the order of `sources` instead of their own.
 pub(crate) const GATHER: Flag = Flag("GATHER");
 /// Whether results are added.
 pub(crate) const ADD: Flag = Flag("ADD");

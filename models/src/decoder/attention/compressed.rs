@@ -55,7 +55,7 @@ pub(in crate::decoder) struct CompressedWeights {
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct EntryWeights {
     pub(in crate::decoder) compressor: CompressorWeights,
-    /// Indexer that selects among the entries.
+    /// Indexer that selects the compressed entries that queries attend to, if the layer has one.
     pub(in crate::decoder) indexer: Option<IndexWeights>,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Draws {
     pub(super) top_requests: StepList<TopRequest>,
     /// Scored rows with a request, ascending.
     scored: Vec<usize>,
-    /// Samples with a request, ascending.
+    /// Indices of the samples whose log-probabilities are requested, ascending.
     sampled: Vec<usize>,
 }
 

@@ -114,7 +114,7 @@ impl Stream {
         [self.tables_at, self.groups.len()].into_iter().chain(groups)
     }
 
-    /// Returns a chunk of the stream in a layer.
+    /// Returns a chunk of a group of rows, as it is attended in a layer.
     pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> RingLoad<'_> {
         let contents = &self.groups[group].chunks[chunk];
         RingLoad { id: LoadId { layer, stream: self.tables_at, group, chunk }, contents }

@@ -37,7 +37,7 @@ impl Counter {
         self.chunks = 0;
     }
 
-    /// Whether no chunk of the step has lists.
+    /// Whether there is nothing to count: no prompt chunk of the step has lists.
     pub(super) fn is_empty(&self) -> bool {
         self.chunks == 0
     }

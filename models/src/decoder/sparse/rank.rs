@@ -158,7 +158,7 @@ impl Scorer {
         }
     }
 
-    /// Records the scores of all blocks, `[rows, sets, score_stride]`.
+    /// Records the scores of all blocks, `[rows, sets, score_stride]`, with one set for all heads or one per KV head.
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
         match &self.kind {
             ScorerKind::Digests(digests) => digests.score(pass, context, scores),

@@ -397,7 +397,7 @@ impl Parser {
 /// The beginning of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Head {
-    /// More text decides.
+    /// The text so far does not decide yet.
     Open,
     /// A beginning other than `{"name": NAME, "arguments": {`.
     Other,

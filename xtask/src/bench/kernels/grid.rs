@@ -69,7 +69,7 @@ impl Grid {
         self.named(variant.kernel.name, variant, size, shape);
     }
 
-    /// Adds a kernel alone, under another name.
+    /// Adds a kernel that is timed alone, under the name `kernel`.
     fn named(&mut self, kernel: &'static str, variant: Variant, size: Size, shape: String) {
         self.cases.push((variant.clone(), size));
         self.add(format!("{kernel} {shape}"), move |bench| {

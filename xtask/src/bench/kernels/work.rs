@@ -158,7 +158,8 @@ impl Work {
         Self { dispatches: turns.flat_map(|(one, other)| [one, other]).collect(), ..self }
     }
 
-    /// Adds another work that follows: as `kernel`, with the costs of both, at the level of the one that computes more.
+    /// Appends `next`, and adds its cost. The sum is reported as `kernel`, with the shape of `next` and the level of the
+    /// work that computes more.
     pub(super) fn then(mut self, kernel: &str, next: Self) -> Self {
         let level =
             if self.cost.operations > next.cost.operations { self.cost.level } else { next.cost.level };

@@ -115,7 +115,7 @@ impl NsaStep {
     }
 }
 
-/// Returns the blocks that end within a slice.
+/// Returns the blocks whose last token is in a slice.
 fn filled(slice: &Slice<'_>, block_size: u32) -> impl Iterator<Item = BlockTokens> {
     let end = slice.first + u32_of(slice.tokens.len());
     // The layers share one group of blocks.

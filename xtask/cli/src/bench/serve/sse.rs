@@ -22,7 +22,7 @@ impl Events {
     }
 }
 
-/// The first event, and what follows it.
+/// Splits off the first server-sent event, and returns it and the bytes after it; `None` if no event is complete.
 fn split(bytes: &[u8]) -> Option<(String, &[u8])> {
     let ends = [&b"\n\n"[..], b"\r\n\r\n"];
     let (at, len) = ends

@@ -36,7 +36,7 @@ pub(super) struct Ints<'a> {
     zeros: Vec<u16>,
 }
 
-/// Order of codes in words of 32 bits, or in bytes.
+/// Order of the codes of a quantized matrix, which are packed into words of 32 bits, or are bytes.
 #[derive(Clone, Copy)]
 enum Layout {
     /// Words of codes of neighbouring inputs, `[inputs / codes a word, outputs]` (GPTQ).
