@@ -10,8 +10,8 @@ use crate::kernel::quantize_rows::QuantizeRowsParams;
 use crate::{Activation, Tensor};
 
 /// Computes `activation(gate) * up` of each pair of a row and an expert, quantised to int8 codes `[pairs, inner]` and
-/// scales. `experts[pair]` is the pair's expert; all rows have equally many experts. Expert `i` has gates and ups `[2
-/// * inner, 32 * blocks]` in `tensors[i]`, and `biases` are those of all experts.
+/// scales. `experts[pair]` is the pair's expert; all rows have equally many experts. `tensors[i]` are the gates and ups
+/// of expert `i`, `[2 * inner, 32 * blocks]`, and `biases` are those of all experts.
 pub fn expert_gate_up(
     params: &ExpertGateUpParams,
     activation: Activation,
