@@ -67,8 +67,8 @@ pub enum QkNorm {
     Unweighted,
 }
 
-/// Query scale that grows with the position (Llama 4, Ministral 3): `ln(1 + floor((position + first) / floor_scale)) * attn_scale
-/// + 1`.
+/// Query scale that grows with the position (Llama 4, Ministral 3):
+/// `ln(1 + floor((position + first) / floor_scale)) * attn_scale + 1`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Temperature {
     /// Positions per step.
