@@ -29,7 +29,7 @@ const TOLD: u8 = 2;
 pub struct Wrong {
     /// Name of the variant that the self-test found wrong.
     pub variant: &'static str,
-    /// What cannot run without the variant, such as `selection by top_k`.
+    /// Name of what cannot run without the variant, such as `selection by top_k`.
     pub mode: String,
 }
 

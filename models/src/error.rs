@@ -127,7 +127,7 @@ pub enum ModelError {
         /// Number of blocks of the sequence, of the policy's size.
         blocks: u32,
     },
-    /// A policy that skips keys inside the attention kernel is asked for something that only selections can do.
+    /// A policy that skips keys inside the attention kernel cannot do what only selections can do.
     #[error("{policy} leaves keys out inside the attention kernel: it cannot {asked}")]
     Skips {
         /// The policy.
@@ -135,7 +135,7 @@ pub enum ModelError {
         /// The requested service.
         asked: &'static str,
     },
-    /// A policy with a correction, which only kernels apply, is asked for something that it cannot do.
+    /// A policy has a correction, which only kernels apply, and cannot do what was requested.
     #[error("{policy}: kernels do correction=true after their attention: it cannot {asked}")]
     Corrects {
         /// The policy.

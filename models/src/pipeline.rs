@@ -296,7 +296,7 @@ impl Pipeline {
         Ok(Sent(SentTo::Stage(Box::new(only.send_step(samples, &mut |_, _| {})?))))
     }
 
-    /// Waits for a step that was sent, and returns its results. Steps are taken in the order in which they were sent. A
+    /// Waits for a step that was sent, and returns its results. Results come in the order in which steps were sent. A
     /// step that is dropped runs nevertheless.
     ///
     /// # Errors

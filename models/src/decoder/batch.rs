@@ -36,7 +36,7 @@ pub(super) struct Batch {
     pub(super) positions: Vec<Range<u32>>,
     /// Rope factors of layers with full attention, then those of layers with a window, if they differ.
     cos_sin: SmallVec<[RopeRows; 2]>,
-    /// Scale of each row's query in layers without rope, as the cosine beside a sine of 0.
+    /// Scale of each row's query in layers without rope, as a cosine with a sine of 0.
     query_scales: StepList<Angle>,
     /// Block tables of all slices and cache groups, one after the other.
     pub(super) tables: StepList<PhysicalBlock>,

@@ -99,9 +99,9 @@ pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) 
 /// Order of equal logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
-    /// Of two equal logits, the one at the smaller position comes first.
+    /// Equal logits are ordered by position, the smaller one first.
     SmallIndex,
-    /// Of two equal logits, the one at the larger position comes first.
+    /// Equal logits are ordered by position, the larger one first.
     LargeIndex,
 }
 

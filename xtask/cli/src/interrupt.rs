@@ -200,8 +200,7 @@ impl Stop {
         [ASKED_FIRST, ASKED].contains(&self.0.load(Ordering::Relaxed))
     }
 
-    /// Asks for the end of the answer. Returns false if no answer is being generated, or its end was already asked
-    /// for.
+    /// Asks for the end of the answer. Returns false if no answer is being generated, or its end was already requested.
     fn ask(&self) -> bool {
         let asked = |state| match state {
             ANSWERING_FIRST => Some(ASKED_FIRST),

@@ -35,7 +35,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// A model of which only the size is known.
+    /// A model with a known size and nothing else.
     fn unread(model: String, path: PathBuf) -> Self {
         Self { model, bytes: bytes_of(&path), path, family: None, dtype: None, context: None, reason: None }
     }

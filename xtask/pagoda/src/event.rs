@@ -18,7 +18,7 @@ use crate::usage::SparseUse;
 pub enum Event {
     /// A sequence started: it was scheduled for its first step.
     Started(Started),
-    /// Prompt tokens were scored for a request that asked for their log-probabilities.
+    /// Prompt tokens were scored for a request that wants their log-probabilities.
     Prompt(PromptLogProbs),
     /// A sequence got its next token.
     Token(Token),

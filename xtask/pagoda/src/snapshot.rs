@@ -76,7 +76,7 @@ pub struct SequenceView {
     pub first_s: Option<f64>,
 }
 
-/// What a sequence does or waits for.
+/// Activity of a sequence, or the reason why it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -67,7 +67,7 @@ pub struct Tiers {
     failure: FailurePolicy,
     objects: Arc<Objects>,
     origins: Origins,
-    /// Records the changes of the tiers as cache events; `None` if nobody follows them.
+    /// Records the changes of the tiers as cache events; `None` if they have no follower.
     ledger: Option<Ledger>,
     /// Capacity of the loader's cache, in objects.
     room: usize,

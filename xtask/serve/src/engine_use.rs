@@ -66,7 +66,7 @@ impl EngineUse {
             ignored.iter().map(|field| format!("{field}: ignored, it changes nothing here")).collect();
     }
 
-    /// Returns the positions of the first cache miss in a prompt of which `cached` tokens were found.
+    /// Returns the positions of the first cache miss in a prompt with `cached` tokens found.
     fn miss(&self, cached: usize, prompt_tokens: usize) -> Option<Positions> {
         match self.first_new_token {
             // Blocks are found as wholes, so what is found ends up to a block before.

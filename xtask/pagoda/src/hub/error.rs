@@ -72,7 +72,7 @@ pub enum HubError {
     Files {
         /// The model.
         reference: String,
-        /// What the repository lacks, or the names to choose from.
+        /// File that the repository lacks, or the names to choose from.
         reason: String,
     },
     /// A file of the cache cannot be read or written.

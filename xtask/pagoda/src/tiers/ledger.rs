@@ -44,7 +44,7 @@ struct Block {
     entry: u64,
 }
 
-/// Records the blocks and objects of the tiers, and the events about them that nobody has taken yet. Needs memory for
+/// Records the blocks and objects of the tiers, and the events about them that were not taken yet. Needs memory for
 /// each block that the tiers hold, and for the last blocks of the remote store: the block's tokens and some 300
 /// bytes.
 pub(super) struct Ledger {
