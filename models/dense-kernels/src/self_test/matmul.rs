@@ -10,7 +10,7 @@ use attn_kernels::{Variant, slot};
 use bytemuck::Pod;
 use half::f16;
 
-use super::products::{GATED, SUM, dtype, halves, whole_blocks};
+use super::products::{GATED, SUM, dtype, dtypes, halves, whole_blocks};
 use super::tensors;
 use crate::cast::u32_of;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
@@ -24,7 +24,7 @@ use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::{self, RoundRowsParams};
 use crate::kernel::split_sum::{self, SplitSumParams};
-use crate::pack::{BLOCK, Format, Packed};
+use crate::pack::{BLOCK, Packed};
 use crate::{Dtype, Tensor, cpu};
 
 /// Tolerance of f32 sums of 2,048 products. Products have size 1/3 and sums size 15; the tolerance is the rounding
@@ -40,9 +40,8 @@ const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
 
 /// A storage type that the variant's weights module reads and whose blocks fill `blocks` blocks of 32 elements.
 fn dtype_of(variant: &Variant, spec: &Spec, blocks: u32) -> Dtype {
-    let (weights, width) = (filled(variant, matmul::WEIGHTS), blocks as usize * BLOCK);
-    let reads = |dtype: &Dtype| Format::from(*dtype) == weights && width.is_multiple_of(dtype.block_elems());
-    let all: Vec<Dtype> = Dtype::ALL.into_iter().rev().filter(reads).collect();
+    let fills = |dtype: &Dtype| (blocks as usize * BLOCK).is_multiple_of(dtype.block_elems());
+    let all: Vec<Dtype> = dtypes(variant).filter(fills).collect();
     spec.one_of(all[0], &all)
 }
 

@@ -16,11 +16,15 @@ pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 /// Tolerance of the product of two sums as in `SUM`, one of which passes through `exp`.
 pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 
+/// Storage types that the variant's weights module reads.
+pub(super) fn dtypes(variant: &Variant) -> impl Iterator<Item = Dtype> + use<> {
+    let weights = filled(variant, matmul::WEIGHTS);
+    Dtype::ALL.into_iter().rev().filter(move |dtype| Format::from(*dtype) == weights)
+}
+
 /// A storage type that the variant's weights module reads.
 pub(super) fn dtype(variant: &Variant) -> Dtype {
-    let weights = filled(variant, matmul::WEIGHTS);
-    let reads = |dtype: &Dtype| Format::from(*dtype) == weights;
-    Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
+    dtypes(variant).next().expect("every weights module reads a storage type")
 }
 
 /// Returns a number of blocks per row, at most `usual`, that whole blocks of the storage type fill.
