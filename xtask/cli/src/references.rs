@@ -160,7 +160,8 @@ fn compare(path: &Path, device: &str) -> Result<Compared> {
         let rows: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
         let changed: Vec<bool> = halves.choices.iter().zip(&exact.choices).map(|(a, b)| a != b).collect();
         let alike = changed.iter().position(|changed| *changed).unwrap_or(changed.len());
-        let of_alike = rows.iter().take((alike + rows.len()).saturating_sub(changed.len()));
+        let without_reference = changed.len().saturating_sub(rows.len());
+        let of_alike = rows.iter().take(alike.saturating_sub(without_reference));
         compared.worst_f16 = of_alike.fold(compared.worst_f16, |worst, error| worst.max(*error));
         compared.rows += changed.len();
         compared.changed_rows += changed.iter().filter(|changed| **changed).count();
