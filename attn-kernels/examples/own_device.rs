@@ -86,6 +86,6 @@ fn write(
     let pipeline = gpu.pipeline(&cache_write::variant(&SHAPE))?;
     let buffers =
         CacheWriteBuffers { kv: kv.bind(), slots: slots.bind(), k_cache: k.bind(), v_cache: v.bind() };
-    pass.dispatch(&pipeline, &params, buffers, cache_write::grid(&params, &SHAPE));
+    pass.dispatch(&pipeline, &params, buffers);
     Ok(())
 }

@@ -67,11 +67,23 @@ pub const CODES: [KvDtype; 2] = [KvDtype::Fp8, KvDtype::Int8];
 /// Element types that store floats.
 pub const FLOATS: [KvDtype; 2] = [KvDtype::F16, KvDtype::F32];
 
+/// Makes the [`Grid`](crate::Grid) of a kernel from a function of its typed parameters and its variant.
+#[macro_export]
+macro_rules! grid {
+    ($params:ty, $grid:expr) => {
+        |params, variant| {
+            const GRID: fn(&$params, &$crate::Variant) -> [u32; 3] = $grid;
+            GRID(&bytemuck::pod_read_unaligned(params), variant)
+        }
+    };
+}
+
 /// Declares a kernel, in the module named after its `.wgsl` file. If the crate has the feature `self-test`, the
 /// kernel has cases.
 ///
 /// - the text: `wgsl/NAME.wgsl` of the crate, which imports the modules of this crate, and of those after `modules`
 /// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::KernelRole)
+/// - `grid`: a `fn(&Params, &Variant) -> [u32; 3]` that returns the number of workgroups of a dispatch
 /// - `listed`: the [variants](Listed) that reports, tests and self-tests go through, at [sizes](Sizes) of a model
 /// - `variants` and `bytes`: cells of the documentation, what variants there are and the bytes that a dispatch moves
 /// - `cases`: the function that makes the cases of a variant, with the feature `self-test`
@@ -80,6 +92,7 @@ macro_rules! kernel {
     (
         $(#[$meta:meta])*
         $name:literal($params:ty, $buffers:ty): $role:ident,
+        grid: $grid:expr,
         $(modules: [$($modules:path),*],)?
         listed: $listed:expr,
         variants: $variants:literal,
@@ -94,6 +107,7 @@ macro_rules! kernel {
             modules: &[$crate::MODULES $($(, $modules)*)?],
             params: <$params as $crate::Params>::LAYOUT,
             bindings: <$buffers>::BINDINGS,
+            grid: $crate::grid!($params, $grid),
             declared: Some($crate::declare::Declaration {
                 listed: $listed,
                 variants: $variants,

@@ -38,4 +38,4 @@ pub use interface::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
 pub use level::Level;
 pub use modules::MODULES;
 pub use named_variant::NamedVariant;
-pub use variant::{Kernel, KernelRole, TextLength, Variant};
+pub use variant::{Grid, Kernel, KernelRole, TextLength, Variant};

@@ -2,9 +2,9 @@
 
 use crate::profile::{Matrices, Registers};
 use crate::sizes::Sizes;
-use crate::slot::{OneOf, Slot, WG};
+use crate::slot::{Number, OneOf, Slot, WG};
 use crate::source::{ComposeError, Modules, SlotContent, compose};
-use crate::{Access, Binding, Level, ParamsLayout};
+use crate::{Access, Binding, Level, Params, ParamsLayout};
 use std::ops::RangeInclusive;
 
 /// Number of lanes that broadcast a load to each other.
@@ -92,9 +92,15 @@ pub struct Kernel {
     pub params: ParamsLayout,
     /// Storage bindings in order, including the bindings that only some variants have.
     pub bindings: &'static [Binding],
+    /// Function that returns the number of workgroups of a dispatch in each dimension.
+    pub grid: Grid,
     /// Variants, documentation and test cases; `None` for a kernel that is in no catalogue.
     pub declared: Option<Declaration>,
 }
+
+/// Function that returns the number of workgroups of a dispatch in each dimension, for the bytes of its parameters and
+/// for the variant of its pipeline.
+pub type Grid = fn(&[u8], &Variant) -> [u32; 3];
 
 /// Variants of a kernel, each with the part of its name that states its features.
 pub type Listed = Vec<(String, Variant)>;
@@ -190,6 +196,37 @@ impl Variant {
     #[must_use]
     pub fn get<S: Slot>(&self, slot: S) -> Option<S::Value> {
         slot.value(self.chosen(slot.name())?)
+    }
+
+    /// Returns the number that fills import slot `slot`.
+    ///
+    /// # Panics
+    /// When the variant does not fill it.
+    #[must_use]
+    pub fn number(&self, slot: Number) -> u32 {
+        let number = self.get(slot);
+        number.unwrap_or_else(|| panic!("a variant of {} leaves slot {} empty", self.kernel.name, slot.0))
+    }
+
+    /// Returns the number of workgroups of a dispatch with these parameters, in each dimension.
+    ///
+    /// # Panics
+    /// When the parameters are those of another kernel.
+    #[must_use]
+    pub fn grid<P: Params>(&self, params: &P) -> [u32; 3] {
+        self.grid_of(bytemuck::bytes_of(params))
+    }
+
+    /// Returns the [grid](Self::grid) for parameters as bytes.
+    ///
+    /// # Panics
+    /// As `grid`.
+    #[must_use]
+    pub fn grid_of(&self, params: &[u8]) -> [u32; 3] {
+        let kernel = self.kernel;
+        let bytes = params.len().next_multiple_of(ParamsLayout::ALIGN);
+        assert_eq!(bytes, kernel.params.bytes, "parameter bytes of kernel {}", kernel.name);
+        (kernel.grid)(params, self)
     }
 
     fn chosen(&self, name: &str) -> Option<SlotContent> {

@@ -28,6 +28,7 @@ struct AttendMeansParams {
     list_stride: u32,
     first_list: u32,
     scale: f32,
+    query_blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: AttendMeansParams;

@@ -25,6 +25,7 @@ struct BlockLseParams {
     stride: u32,
     scale: f32,
     first: u32, // 1: of the last block alone, whatever the cuts say
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockLseParams;

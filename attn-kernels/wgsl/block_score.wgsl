@@ -30,6 +30,7 @@ struct BlockScoreParams {
     scale: f32,
     infinity: f32, // which WGSL cannot write
     logit_scale: f32, // attention's factor on q . k, for bounds
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockScoreParams;

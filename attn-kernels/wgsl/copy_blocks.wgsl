@@ -5,7 +5,7 @@
 // CPU reference: src/cpu/copy_blocks.rs
 override WG: u32 = 64u;
 
-struct CopyBlocksParams { block_quads: u32 }
+struct CopyBlocksParams { block_quads: u32, copies: u32 }
 
 @group(0) @binding(0) var<uniform> params: CopyBlocksParams;
 @group(0) @binding(1) var<storage, read> pairs: array<vec2<u32>>;

@@ -19,6 +19,7 @@ struct GatherCacheParams {
     k_scale: f32, // of fp8
     v_scale: f32,
     max_keys: u32,
+    spans: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: GatherCacheParams;

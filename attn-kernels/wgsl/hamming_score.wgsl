@@ -18,6 +18,7 @@ struct HammingScoreParams {
     must_select: vec4<i32>,
     num_must: u32,
     infinity: f32, // which WGSL cannot write
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: HammingScoreParams;

@@ -3,7 +3,7 @@
 //   spans   [n] vec2<u32>: first list, lists
 //   counts  [n] u32 from `first` on
 // Grid: (n). Bytes moved: 4 a list. CPU reference: src/cpu/list_counts.rs
-struct ListCountsParams { list_stride: u32, first: u32 }
+struct ListCountsParams { list_stride: u32, first: u32, spans: u32 }
 
 @group(0) @binding(0) var<uniform> params: ListCountsParams;
 @group(0) @binding(1) var<storage, read> lists: array<u32>;

@@ -24,6 +24,7 @@ struct MassBoundParams {
     share_stride: u32,
     partition_size: u32, // in keys
     slack: f32, // how much more than f32 what computed the stats may lose of a logit
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MassBoundParams;

@@ -25,6 +25,7 @@ struct MassCutParams {
     round: u32,
     odds: f32,
     slack: f32, // how much more than f32 the attention over the lists may lose of a logit
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MassCutParams;

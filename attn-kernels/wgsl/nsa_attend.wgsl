@@ -14,7 +14,7 @@
 #import PAGES = 4
 #import digests = digests_f16
 
-struct NsaAttendParams { num_heads: u32, num_kv_heads: u32, prob_stride: u32 }
+struct NsaAttendParams { num_heads: u32, num_kv_heads: u32, prob_stride: u32, rows: u32 }
 
 @group(0) @binding(0) var<uniform> params: NsaAttendParams;
 @group(0) @binding(1) var<storage, read> probs: array<f32>;

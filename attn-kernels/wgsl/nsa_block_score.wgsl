@@ -19,6 +19,7 @@ struct NsaBlockScoreParams {
     init_blocks: u32,
     local_blocks: u32,
     infinity: f32, // which WGSL cannot write
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: NsaBlockScoreParams;

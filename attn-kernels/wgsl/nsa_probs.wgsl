@@ -21,6 +21,7 @@ struct NsaProbsParams {
     q_stride: u32,
     prob_stride: u32,
     scale: f32,
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: NsaProbsParams;

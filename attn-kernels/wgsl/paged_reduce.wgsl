@@ -23,6 +23,7 @@ struct PagedReduceParams {
     list_stride: u32,
     first_row: u32,
     partition_size: u32, // in keys
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedReduceParams;

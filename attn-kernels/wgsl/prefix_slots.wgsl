@@ -4,7 +4,7 @@
 //   tables  physical blocks
 //   slots   i32, block * block_size + offset
 // Grid: (ceil(most tokens / WG), n). Bytes moved: 8 a token. CPU reference: src/cpu/prefix_slots.rs
-struct PrefixSlotsParams { block_size: u32 }
+struct PrefixSlotsParams { block_size: u32, spans: u32, max_tokens: u32 }
 
 @group(0) @binding(0) var<uniform> params: PrefixSlotsParams;
 @group(0) @binding(1) var<storage, read> spans: array<vec4<u32>>;

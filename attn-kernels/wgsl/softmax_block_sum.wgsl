@@ -21,6 +21,8 @@ struct SoftmaxBlockSumParams {
     key_start: u32, // column of grid row 0
     columns: u32,
     causal: u32,
+    num_heads: u32,
+    query_blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: SoftmaxBlockSumParams;

@@ -15,7 +15,7 @@
 #import ROPE = 64
 #import inverse_root
 
-struct V4CompressParams { ratio: u32, state_block: u32, page: u32, eps: f32 }
+struct V4CompressParams { ratio: u32, state_block: u32, page: u32, eps: f32, entries: u32 }
 
 @group(0) @binding(0) var<uniform> params: V4CompressParams;
 @group(0) @binding(1) var<storage, read> states: array<f32>;

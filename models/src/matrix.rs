@@ -24,11 +24,10 @@ use smallvec::SmallVec;
 use crate::cast::u32_of;
 use crate::host_weights::{Columns, Plane, Planes, WeightAllocator};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulBuffers, MatmulParams};
-use crate::kernel::matmul_coop::{self, TilePlan};
-use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
-use crate::kernel::matmul_tile::Tile;
+use crate::kernel::matmul_coop::TilePlan;
+use crate::kernel::matmul_int8::{MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::round_rows::RoundRowsParams;
-use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
+use crate::kernel::split_sum::{SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
@@ -260,7 +259,7 @@ impl Matrix {
                     Loads::Windows => buffers.rows(array::from_fn(|r| row((first + u32_of(r)).min(last)))),
                     _ => buffers,
                 };
-                pass.dispatch(&pipeline, &params, buffers, exact.grid(epilogue, rows, shard.cols));
+                pass.dispatch(&pipeline, &params, buffers);
             }
         }
         Ok(())
@@ -281,7 +280,6 @@ impl Matrix {
         };
         let pipeline = kernels.pipeline_of(key, &self.shards[0].quants)?;
         kernels.beside(pass, self.bytes());
-        let tile = Tile::coded(kernels.profile().registers);
         for shard in &self.shards {
             let params = MatmulInt8Params {
                 rows: product.rows,
@@ -297,11 +295,7 @@ impl Matrix {
                 ws: kernels.plane(&shard.scales),
                 y: product.y.bind(),
             };
-            let grid = match route {
-                ProductKernels::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
-                _ => tile.grid(epilogue, product.rows, shard.cols),
-            };
-            pass.dispatch(&pipeline, &params, buffers, grid);
+            pass.dispatch(&pipeline, &params, buffers);
         }
         Ok(())
     }
@@ -330,18 +324,17 @@ impl Matrix {
         for (shard, plan) in self.shards.iter().zip(plans) {
             let TilePlan { tile, split_blocks } = plan;
             let splits = plan.splits(blocks);
-            let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
             let whole = MatmulParams { x_stride, ..self.params(product, shard, split_blocks) };
             if splits == 1 {
                 let pipeline = kernels.pipeline(Key::Coop { format, epilogue, activations, tile })?;
-                pass.dispatch(&pipeline, &whole, shard.buffers(kernels, x.clone(), product.y.bind()), grid);
+                pass.dispatch(&pipeline, &whole, shard.buffers(kernels, x.clone(), product.y.bind()));
                 continue;
             }
             let partials = kernels.scratch.partials.bind();
             let store = Key::Coop { format, epilogue: Epilogue::Store, activations, tile };
             let pipeline = kernels.pipeline(store)?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
-            pass.dispatch(&pipeline, &params, shard.buffers(kernels, x.clone(), partials.clone()), grid);
+            pass.dispatch(&pipeline, &params, shard.buffers(kernels, x.clone(), partials.clone()));
             let sum = SplitSumParams {
                 rows,
                 cols: shard.cols,
@@ -351,7 +344,7 @@ impl Matrix {
             };
             let pipeline = kernels.pipeline(Key::Sum { epilogue })?;
             let buffers = SplitSumBuffers { partials, y: product.y.bind() };
-            pass.dispatch(&pipeline, &sum, buffers, split_sum::grid(&sum));
+            pass.dispatch(&pipeline, &sum, buffers);
         }
         Ok(())
     }

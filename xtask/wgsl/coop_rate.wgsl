@@ -4,7 +4,7 @@ enable wgpu_cooperative_matrix;
 //   out [lanes] f32, so that nothing is left out
 #import matrices
 
-struct CoopRateParams { rounds: u32 }
+struct CoopRateParams { rounds: u32, workgroups: u32 }
 
 @group(0) @binding(0) var<uniform> params: CoopRateParams;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;

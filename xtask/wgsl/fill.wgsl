@@ -1,7 +1,7 @@
 // Random numbers, never zeros, of one kind: 0 f32 in -1..1, 1 pairs of f16 in -1..1, 2 codes of 8 bits with scales in
 // -2..2 between them.
 //   out [words] u32
-struct FillParams { words: u32, seed: u32, kind: u32 }
+struct FillParams { words: u32, seed: u32, kind: u32, workgroups: u32 }
 
 @group(0) @binding(0) var<uniform> params: FillParams;
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;

@@ -1,7 +1,7 @@
 // Multiply-adds of f32 from registers, in eight independent chains a lane. A round is eight of each, in a row: where a driver
 // does not unroll the loop, its own instructions count for little.
 //   out [lanes] f32, so that nothing is left out
-struct FmaRateParams { rounds: u32, factor: f32 }
+struct FmaRateParams { rounds: u32, factor: f32, workgroups: u32 }
 
 @group(0) @binding(0) var<uniform> params: FmaRateParams;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;

@@ -1,6 +1,6 @@
 // Reads a buffer once, front to back: the rate that no kernel of attention can pass.
 //   data [quads] vec4<u32>;  out [lanes] u32, so that nothing is left out
-struct StreamReadParams { quads: u32 }
+struct StreamReadParams { quads: u32, workgroups: u32 }
 
 @group(0) @binding(0) var<uniform> params: StreamReadParams;
 @group(0) @binding(1) var<storage, read> data: array<vec4<u32>>;

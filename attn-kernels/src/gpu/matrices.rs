@@ -13,6 +13,7 @@ static KERNEL: Kernel = Kernel {
     modules: &[crate::MODULES],
     params: MatrixLanesParams::LAYOUT,
     bindings: MatrixLanesBuffers::BINDINGS,
+    grid: |_, _| [1, 1, 1],
     declared: None,
 };
 
@@ -75,7 +76,7 @@ impl Gpu {
         let lanes = self.buffer::<u32>("lanes", 1)?;
         let mut pass = Pass::new("lanes of matrices");
         let params = MatrixLanesParams { zero: 0.0 };
-        pass.dispatch(&pipeline, &params, MatrixLanesBuffers { lanes: lanes.bind() }, [1; 3]);
+        pass.dispatch(&pipeline, &params, MatrixLanesBuffers { lanes: lanes.bind() });
         self.submit(pass)?.wait()?;
         Ok(self.read(&lanes, 0..1)?[0])
     }

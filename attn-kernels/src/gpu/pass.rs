@@ -1,7 +1,6 @@
 //! Recorded GPU work: plain data until it is submitted.
 
 use super::{Bindings, Bound, Buf, Pipeline, Raw};
-use crate::ParamsLayout;
 use bytemuck::Pod;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -83,17 +82,11 @@ impl Pass {
         }
     }
 
-    /// Records one dispatch. A dispatch without workgroups is skipped.
+    /// Records one dispatch, of as many workgroups as the kernel's grid says. A dispatch without workgroups is skipped.
     ///
     /// # Panics
     /// When the parameters or buffers are those of another kernel, or a dimension exceeds 65,535 workgroups.
-    pub fn dispatch<B: Bindings>(
-        &mut self,
-        pipeline: &Arc<Pipeline>,
-        params: &B::Params,
-        buffers: B,
-        workgroups: [u32; 3],
-    ) {
+    pub fn dispatch<B: Bindings>(&mut self, pipeline: &Arc<Pipeline>, params: &B::Params, buffers: B) {
         let named = buffers.bound();
         let declared = pipeline.variant.bindings.iter().map(|binding| binding.name);
         debug_assert!(
@@ -104,7 +97,7 @@ impl Pass {
             named.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         );
         let bindings = named.into_iter().map(|(_, bound)| bound).collect();
-        self.push(pipeline, bytemuck::bytes_of(params), bindings, workgroups);
+        self.push(pipeline, bytemuck::bytes_of(params), bindings);
     }
 
     /// Records a [`dispatch`](Self::dispatch) with the parameter block as bytes and bindings by position, for callers
@@ -112,26 +105,13 @@ impl Pass {
     ///
     /// # Panics
     /// As `dispatch`.
-    pub fn dispatch_bytes(
-        &mut self,
-        pipeline: &Arc<Pipeline>,
-        params: &[u8],
-        bindings: &[Bound],
-        workgroups: [u32; 3],
-    ) {
-        self.push(pipeline, params, bindings.into(), workgroups);
+    pub fn dispatch_bytes(&mut self, pipeline: &Arc<Pipeline>, params: &[u8], bindings: &[Bound]) {
+        self.push(pipeline, params, bindings.into());
     }
 
-    fn push(
-        &mut self,
-        pipeline: &Arc<Pipeline>,
-        params: &[u8],
-        bindings: Box<[Bound]>,
-        workgroups: [u32; 3],
-    ) {
+    fn push(&mut self, pipeline: &Arc<Pipeline>, params: &[u8], bindings: Box<[Bound]>) {
         let kernel = pipeline.variant.kernel;
-        let bytes = params.len().next_multiple_of(ParamsLayout::ALIGN);
-        assert_eq!(bytes, kernel.params.bytes, "parameter bytes of kernel {}", kernel.name);
+        let workgroups = pipeline.variant.grid_of(params);
         assert_eq!(bindings.len(), pipeline.variant.bindings.len(), "bindings of kernel {}", kernel.name);
         let most = workgroups.iter().max();
         assert!(

@@ -6,6 +6,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`ApplySinksBuffers`] lists its bindings.
     "apply_sinks"(ApplySinksParams, ApplySinksBuffers): Attention,
+    grid: |params, variant| {
+        let quads = variant.number(slot::HEAD_DIM) / 4;
+        super::flat_grid((params.rows * params.num_heads * quads).div_ceil(WG))
+    },
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`8 * n * H * D`",
@@ -46,10 +50,4 @@ const WG: u32 = 64;
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &ApplySinksParams, head_dim: u32) -> [u32; 3] {
-    super::flat_grid((params.rows * params.num_heads * (head_dim / 4)).div_ceil(WG))
 }

@@ -8,6 +8,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`AttendMeansBuffers`] lists its bindings.
     "attend_means"(AttendMeansParams, AttendMeansBuffers): Attention,
+    grid: |params, variant| {
+        let row_tiles = variant.number(slot::BLOCK).div_ceil(variant.number(slot::ROWS));
+        [params.num_heads, params.query_blocks * row_tiles, 1]
+    },
     listed: |sizes| Registers::listed(|registers| one(variant(&sizes.f16(), sizes.select(128), registers))),
     variants: "one, by *registers*",
     bytes: "`8 * D` per block left out for each 64 rows of a head, 32 with few registers, and `16 * D` per row and head",
@@ -40,6 +44,8 @@ params! {
         pub first_list: u32,
         /// Factor on scores.
         pub scale: f32,
+        /// Number of query blocks of the dispatch.
+        pub query_blocks: u32,
     }
 }
 
@@ -87,10 +93,4 @@ pub fn variant(shape: &KvShape, block: u32, registers: Registers) -> Variant {
         .set(slot::SHARE, paged_prefill::lanes_per_row(shape.head_dim) * times)
         .set(slot::ROWS, rows)
         .for_registers(registers)
-}
-
-/// Returns the number of workgroups for `query_blocks` query blocks of `block` tokens, of lanes with `registers`.
-#[must_use]
-pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32, registers: Registers) -> [u32; 3] {
-    [params.num_heads, query_blocks * block.div_ceil(division(registers).0), 1]
 }

@@ -10,6 +10,7 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`BlockDigestBuffers`] lists its bindings.
     "block_digest"(BlockDigestParams, BlockDigestBuffers): Selection,
+    grid: |params, variant| of_blocks(params.num_kv_heads, params.touched, variant),
     listed: listed,
     variants: "f16, f32, fp8, int8; min and max, or mean; means of values",
     bytes: "`Hkv * D * (2 * tokens + 2 * vectors)` per page written to",
@@ -164,13 +165,6 @@ fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
     if dtype(shape.dtype) == KvDtype::F32 { variant } else { variant.set(HALVES, halves) }
 }
 
-/// Returns the number of workgroups for `touched` blocks.
-#[must_use]
-pub fn grid(params: &BlockDigestParams, shape: &KvShape) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(params.touched);
-    [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
-}
-
 /// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` blocks. A dispatch may name
 /// a block at most once; entries like [`BlockTokens::NONE`] name none.
 ///
@@ -185,4 +179,10 @@ pub fn check(shape: &KvShape, touched: &[[u32; 2]], num_blocks: u32) -> Result<(
         launch.not_zero("tokens of an entry", *tokens)?;
     }
     Ok(())
+}
+
+/// Returns the grid of kernels whose subgroups of 8 lanes reduce 8 channels of a block each.
+pub(super) fn of_blocks(num_kv_heads: u32, blocks: u32, variant: &Variant) -> [u32; 3] {
+    let [y, z, _] = super::flat_grid(blocks);
+    [(num_kv_heads * (variant.number(slot::HEAD_DIM) / 8)).div_ceil(8), y, z]
 }

@@ -7,6 +7,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockEnergyBuffers`] lists its bindings.
     "block_energy"(BlockEnergyParams, BlockEnergyBuffers): Selection,
+    grid: |params, _| {
+        let before_last = params.current + params.first_block + params.query_blocks - 1;
+        [before_last.div_ceil(TILE).max(1), params.query_blocks, params.num_heads]
+    },
     listed: |sizes| one(variant(&sizes.f16(), sizes.select(128))),
     variants: "one",
     bytes: "`4 * H * D` per query row once for 64 key blocks; `4 * H` per query block and key block; means once per query block and 64 key blocks",
@@ -39,6 +43,8 @@ params! {
         pub energy_stride: u32,
         /// Factor on scores before the sum of their powers of two: `log2(e) / sqrt(head_dim)`.
         pub scale: f32,
+        /// Number of query blocks of the dispatch.
+        pub query_blocks: u32,
     }
 }
 
@@ -67,11 +73,4 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
     Variant::new(&KERNEL).set(slot::HEAD_DIM, shape.head_dim).set(slot::BLOCK, block)
-}
-
-/// Returns the number of workgroups for `query_blocks` query blocks, beginning with the dispatch's first.
-#[must_use]
-pub fn grid(params: &BlockEnergyParams, query_blocks: u32) -> [u32; 3] {
-    let before_last = params.current + params.first_block + query_blocks - 1;
-    [before_last.div_ceil(TILE).max(1), query_blocks, params.num_heads]
 }

@@ -6,13 +6,13 @@
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::KvShape;
-use super::block_energy::BlockEnergyParams;
 use crate::declare::one;
 use crate::{Variant, slot};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`block_energy`](super::block_energy).
     "block_energy_coop"(super::block_energy::BlockEnergyParams, super::block_energy::BlockEnergyBuffers): Selection,
+    grid: |params, _| [params.num_heads, params.query_blocks, 1],
     listed: |sizes| one(variant(&sizes.f16(), 128)),
     variants: "by matrices, heads of up to 128",
     bytes: "as `block_energy`, query rows once",
@@ -40,10 +40,4 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(slot::SUBGROUPS, subgroups)
         .set(slot::SPANS, shape.head_dim / 16)
         .set(slot::LOADS, (shape.head_dim / 4).div_ceil(2 * subgroups))
-}
-
-/// Returns the number of workgroups for `query_blocks` query blocks.
-#[must_use]
-pub fn grid(params: &BlockEnergyParams, query_blocks: u32) -> [u32; 3] {
-    [params.num_heads, query_blocks, 1]
 }

@@ -9,6 +9,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockLseBuffers`] lists its bindings.
     "block_lse"(BlockLseParams, BlockLseBuffers): Selection,
+    grid: |params, variant| {
+        let select_block = variant.number(slot::PAGES) * variant.number(slot::BLOCK_SIZE);
+        [params.stride.div_ceil((LANES / select_block).max(1)), params.num_kv_heads, params.rows]
+    },
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.num_heads, sizes.select(64))),
     variants: "f16, f32, fp8, int8",
     bytes: "the keys of the blocks that `mass_cut` added, once for each 4 heads of a group, and `4 * H` each",
@@ -31,6 +35,8 @@ params! {
         pub scale: f32,
         /// Flag: 1 if only the last block of each row is computed, and cuts are not read.
         pub first: u32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -72,10 +78,4 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
         .set(slot::PAGES, shape.pages_of(select_block))
         .set(slot::HEADS, heads_together(num_heads / shape.num_kv_heads, 4))
         .set(super::KEYS, shape.stored())
-}
-
-/// Returns the number of workgroups for `rows` rows of blocks of `select_block` tokens.
-#[must_use]
-pub fn grid(params: &BlockLseParams, select_block: u32, rows: u32) -> [u32; 3] {
-    [params.stride.div_ceil((LANES / select_block).max(1)), params.num_kv_heads, rows]
 }

@@ -1,6 +1,6 @@
 //! Mean keys and values of the blocks of a sequence, by which the blocks that `FlashPrefill` skips are approximated.
 
-use super::KvShape;
+use super::{KvShape, block_digest};
 use crate::declare::TYPES;
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::{Variant, slot};
@@ -8,6 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockMeansBuffers`] lists its bindings.
     "block_means"(BlockMeansParams, BlockMeansBuffers): Selection,
+    grid: |params, variant| block_digest::of_blocks(params.num_kv_heads, params.blocks, variant),
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.select(128))),
     variants: "f16, f32, fp8, int8",
     bytes: "`4 * Hkv * D` per token, `8 * Hkv * D` per block",
@@ -62,11 +63,4 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::PAGES, shape.pages_of(block))
         .set(super::KV, shape.stored())
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(shape: &KvShape, params: &BlockMeansParams) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(params.blocks);
-    [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
 }

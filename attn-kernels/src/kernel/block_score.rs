@@ -11,6 +11,7 @@ use crate::slot::{self, Flag, Number, OneOf};
 kernel! {
     /// The kernel; [`BlockScoreBuffers`] lists its bindings.
     "block_score"(BlockScoreParams, BlockScoreBuffers): Selection,
+    grid: grid,
     listed: listed,
     variants: "digests f16, f32; bound (Quest), with bounds kept or not, or mean key",
     bytes: "`2 * vectors * Hkv * D` per page, `4 * sets` per block, `4 * H` with bounds",
@@ -64,6 +65,8 @@ params! {
         pub infinity: f32,
         /// Factor above 0 by which attention multiplies `q·k`. Bounds are of logits, which include this factor.
         pub logit_scale: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -162,12 +165,6 @@ pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Varian
     variant.set(BOUNDS, true).with("bounds")
 }
 
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
-    [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_per_set, rows]
-}
-
 /// Number of f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.
 #[must_use]
 pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
@@ -181,4 +178,11 @@ pub const TERM_ERROR: f32 = 1e-5;
 #[must_use]
 pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
     2 * rows * params.num_heads as usize * params.score_stride as usize
+}
+
+/// Returns the grid of `block_score` and `block_score_subgroup`.
+pub(super) fn grid(params: &BlockScoreParams, variant: &Variant) -> [u32; 3] {
+    // `block_score_subgroup` has no such slot, and scores by bounds.
+    let digest = variant.get(SCORING).unwrap_or(Digest::MinMax);
+    [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_per_set, params.rows]
 }

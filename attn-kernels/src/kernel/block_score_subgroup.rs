@@ -9,6 +9,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel, with the parameters, bindings and grid of [`block_score`].
     "block_score_subgroup"(super::block_score::BlockScoreParams, super::block_score::BlockScoreBuffers): Selection,
+    grid: block_score::grid,
     listed: listed,
     variants: "digests f16, f32; bound (Quest) of single pages, heads of 64 and 128; subgroups of at least an eighth of the head size",
     bytes: "as `block_score`",

@@ -9,6 +9,10 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`CacheWriteBuffers`] lists its bindings.
     "cache_write"(CacheWriteParams, CacheWriteBuffers): Cache,
+    grid: |params, variant| {
+        let chunks = params.num_kv_heads * (variant.number(slot::HEAD_DIM) / 8);
+        super::flat_grid((params.rows * chunks).div_ceil(WG))
+    },
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's",
     bytes: "`n * Hkv * D * (8 + 4)`",
@@ -82,10 +86,4 @@ pub fn variant(shape: &KvShape) -> Variant {
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &CacheWriteParams, shape: &KvShape) -> [u32; 3] {
-    super::flat_grid((params.rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG))
 }

@@ -8,6 +8,7 @@ use crate::rows::{BlockCopy, KvWord};
 kernel! {
     /// The kernel; [`CopyBlocksBuffers`] lists its bindings.
     "copy_blocks"(CopyBlocksParams, CopyBlocksBuffers): Cache,
+    grid: |params, _| [params.block_quads.div_ceil(WG), params.copies, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "twice the blocks copied",
@@ -19,6 +20,8 @@ params! {
     pub struct CopyBlocksParams {
         /// Number of 16-byte units of a block.
         pub block_quads: u32,
+        /// Number of pairs of blocks, at most 65,535.
+        pub copies: u32,
     }
 }
 
@@ -44,16 +47,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub fn block_quads(shape: &KvShape) -> u32 {
     u32::try_from(shape.block_bytes() / 16).expect("a block is far smaller than 64 GiB")
-}
-
-/// Returns the number of workgroups for `copies` pairs, at most 65,535.
-#[must_use]
-pub fn grid(shape: &KvShape, copies: u32) -> [u32; 3] {
-    grid_of(block_quads(shape), copies)
-}
-
-/// Returns the number of workgroups for `copies` pairs, at most 65,535, of blocks of `block_quads` 16-byte units.
-#[must_use]
-pub fn grid_of(block_quads: u32, copies: u32) -> [u32; 3] {
-    [block_quads.div_ceil(WG), copies, 1]
 }

@@ -9,6 +9,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`DequantiseBuffers`] lists its bindings.
     "dequantise"(DequantiseParams, DequantiseBuffers): Cache,
+    grid: |params, variant| {
+        let quads = variant.number(slot::WIDTH) / 4;
+        super::flat_grid((params.rows * quads).div_ceil(WG))
+    },
     listed: listed,
     variants: "fp8, int8",
     bytes: "`5 * width` per row",
@@ -53,10 +57,4 @@ const WG: u32 = 64;
 pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
     Launch(KERNEL.name).multiple("width of a row", width, 4)?;
     Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).constant("WG", WG))
-}
-
-/// Returns the number of workgroups for `rows` rows of `width` elements.
-#[must_use]
-pub fn grid(params: &DequantiseParams, width: u32) -> [u32; 3] {
-    super::flat_grid((params.rows * (width / 4)).div_ceil(WG))
 }

@@ -9,6 +9,7 @@ use crate::rows::{KvWord, WrittenBlock};
 kernel! {
     /// The kernel; [`FetchPagesBuffers`] lists its bindings.
     "fetch_pages"(FetchPagesParams, FetchPagesBuffers): Cache,
+    grid: |params, _| [params.workgroups, params.num_kv_heads, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8 * tokens * D` per page of a KV head, half of it from the host",
@@ -96,10 +97,4 @@ pub fn serves(shape: &KvShape) -> bool {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups.
-#[must_use]
-pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
-    [params.workgroups, params.num_kv_heads, 1]
 }

@@ -7,6 +7,7 @@ use crate::{Level, Variant, slot};
 kernel! {
     /// The kernel; [`FindBlocksBuffers`] lists its bindings.
     "find_blocks"(FindBlocksParams, FindBlocksBuffers): Selection,
+    grid: |params, _| [params.query_blocks, params.num_kv_heads, 1],
     listed: |_| vec![(String::new(), variant(4)), ("software".into(), software(4))],
     variants: "one",
     bytes: "`16 * H` per query block and key block, of which caches serve most",
@@ -111,10 +112,4 @@ pub fn best(profile: &DeviceProfile, group: u32) -> Variant {
 
 fn with_lanes(group: u32, lanes: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::WG, lanes).set(slot::SCAN, Level::Baseline)
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &FindBlocksParams) -> [u32; 3] {
-    [params.query_blocks, params.num_kv_heads, 1]
 }

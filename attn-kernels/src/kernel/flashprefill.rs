@@ -121,6 +121,7 @@ impl FlashPrefill {
             mean_stride: self.mean_stride(),
             list_stride,
             first_list,
+            query_blocks: self.query_blocks(),
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
         }
     }
@@ -136,6 +137,7 @@ impl FlashPrefill {
             q_len: self.q_len,
             front: self.front(),
             first_block: blocks.start,
+            query_blocks: blocks.end - blocks.start,
             current: self.first_block(),
             mean_stride: self.mean_stride(),
             energy_stride: self.mean_stride(),

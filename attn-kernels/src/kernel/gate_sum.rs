@@ -6,6 +6,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`GateSumBuffers`] lists its bindings.
     "gate_sum"(GateSumParams, GateSumBuffers): Attention,
+    grid: |params, variant| {
+        let quads = variant.number(slot::HEAD_DIM) / 4;
+        super::flat_grid((params.heads * quads).div_ceil(WG))
+    },
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`16 * n * H * D`",
@@ -49,10 +53,4 @@ const WG: u32 = 64;
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(head_dim: u32, params: &GateSumParams) -> [u32; 3] {
-    super::flat_grid((params.heads * (head_dim / 4)).div_ceil(WG))
 }

@@ -10,6 +10,10 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`GatherCacheBuffers`] lists its bindings.
     "gather_cache"(GatherCacheParams, GatherCacheBuffers): Cache,
+    grid: |params, variant| {
+        let chunks = params.num_kv_heads * (variant.number(slot::HEAD_DIM) / 8);
+        [(params.max_keys * chunks).div_ceil(WG), params.spans, 1]
+    },
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's; all keys or listed blocks",
     bytes: "`12 * Hkv * D` per key",
@@ -39,6 +43,8 @@ params! {
         pub v_scale: f32,
         /// Maximum number of keys that a span gathers.
         pub max_keys: u32,
+        /// Number of spans.
+        pub spans: u32,
     }
 }
 
@@ -90,10 +96,4 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
         .constant("WG", WG);
     let variant = Attention { context, ..Attention::default() }.order(variant, shape, 1);
     variant.with_if("selected", context != Context::Full)
-}
-
-/// Returns the number of workgroups for `spans` spans.
-#[must_use]
-pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3] {
-    [(params.max_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
 }

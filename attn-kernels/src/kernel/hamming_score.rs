@@ -9,6 +9,10 @@ use crate::slot::{self, Number};
 kernel! {
     /// The kernel; [`HammingScoreBuffers`] lists its bindings.
     "hamming_score"(HammingScoreParams, HammingScoreBuffers): Selection,
+    grid: |params, variant| {
+        let select_block = variant.number(slot::PAGES) * variant.number(slot::BLOCK_SIZE);
+        [params.score_stride.div_ceil((256 / select_block).max(1)), params.rows, 1]
+    },
     listed: |sizes| one(variant(&sizes.f16(), sizes.select(128), 4)),
     variants: "one",
     bytes: "`4 * words * Hkv` per token of a row",
@@ -33,6 +37,8 @@ params! {
         pub num_must: u32,
         /// Positive infinity, as a parameter because WGSL cannot write it.
         pub infinity: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -67,10 +73,4 @@ pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::PAGES, shape.pages_of(select_block))
         .set(WORDS, words)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &HammingScoreParams, select_block: u32, rows: u32) -> [u32; 3] {
-    [params.score_stride.div_ceil((256 / select_block).max(1)), rows, 1]
 }

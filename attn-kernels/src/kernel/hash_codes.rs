@@ -10,6 +10,7 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`HashCodesBuffers`] lists its bindings.
     "hash_codes"(HashCodesParams, HashCodesBuffers): Selection,
+    grid: |params, _| [params.entries.div_ceil(ENTRIES), params.num_kv_heads, 1],
     listed: listed,
     variants: "keys f16, f32, fp8, int8; queries",
     bytes: "`4 * D * bits` for 4 vectors, and the vectors",
@@ -98,12 +99,6 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
         HashSource::Queries => variant.with("q"),
         HashSource::Keys => variant.set(super::KEYS, shape.stored()).with("k_cache"),
     }
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &HashCodesParams) -> [u32; 3] {
-    [params.entries.div_ceil(ENTRIES), params.num_kv_heads, 1]
 }
 
 /// Checks the parameters, and `entries` other than [`NO_ENTRY`] against `limit`: the slots of the cache, or the rows of q.

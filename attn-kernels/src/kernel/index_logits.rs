@@ -9,6 +9,7 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`IndexLogitsBuffers`] lists its bindings.
     "index_logits"(IndexLogitsParams, IndexLogitsBuffers): Selection,
+    grid: |params, _| [params.logit_stride.div_ceil(TILE), params.rows, 1],
     listed: listed,
     variants: "fp8 with scales, f16, f32 keys",
     bytes: "`L * (D + 8)` per row at fp8; queries once per tile of 64 keys",
@@ -31,6 +32,8 @@ params! {
         pub logit_stride: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -103,10 +106,4 @@ pub fn variant(keys: &IndexKeys) -> Variant {
             variant.set(super::KEYS, shape.stored())
         }
     }
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
-    [params.logit_stride.div_ceil(TILE), rows, 1]
 }

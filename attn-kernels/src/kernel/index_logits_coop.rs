@@ -6,7 +6,7 @@
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
-use super::index_logits::{self, IndexKeys, IndexLogitsParams};
+use super::index_logits::{self, IndexKeys};
 use super::{KvDtype, KvShape};
 use crate::declare::{Listed, Sizes};
 use crate::profile::{DeviceProfile, UNIT};
@@ -16,6 +16,7 @@ use crate::{Level, Variant};
 kernel! {
     /// The kernel, with the parameters and bindings of [`index_logits`].
     "index_logits_coop"(super::index_logits::IndexLogitsParams, super::index_logits::IndexLogitsBuffers): Selection,
+    grid: |params, _| [params.logit_stride.div_ceil(TILE), params.rows, 1],
     listed: listed,
     variants: "fp8 with scales and f16 keys, by matrices",
     bytes: "as `index_logits`",
@@ -75,12 +76,6 @@ pub fn variant(keys: &IndexKeys) -> Variant {
         .set(PUBLISHED, published)
 }
 
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
-    [params.logit_stride.div_ceil(TILE), rows, 1]
-}
-
 /// The best kernel for one kind of keys: `index_logits_coop` if it serves the keys and the device runs it, else
 /// `index_logits`. Both take the same bindings, parameters and rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,13 +103,6 @@ impl IndexKernel {
     pub fn variant(&self) -> Variant {
         let of = if self.coop { variant } else { index_logits::variant };
         of(&self.keys)
-    }
-
-    /// Returns the number of workgroups for `rows` rows.
-    #[must_use]
-    pub fn grid(&self, params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
-        let of = if self.coop { grid } else { index_logits::grid };
-        of(params, rows)
     }
 }
 

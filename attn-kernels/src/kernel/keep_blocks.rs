@@ -6,6 +6,7 @@ use crate::{Level, Variant, slot};
 kernel! {
     /// The kernel; [`KeepBlocksBuffers`] lists its bindings.
     "keep_blocks"(KeepBlocksParams, KeepBlocksBuffers): Selection,
+    grid: |params, _| [params.query_blocks, params.num_kv_heads, 1],
     listed: |_| one(variant(4)),
     variants: "one, by the heads of a group",
     bytes: "`8 * H` per query block and key block, half of it from caches",
@@ -51,10 +52,4 @@ bindings! {
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::SCAN, Level::Baseline)
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &KeepBlocksParams) -> [u32; 3] {
-    [params.query_blocks, params.num_kv_heads, 1]
 }

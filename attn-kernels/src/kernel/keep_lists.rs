@@ -7,6 +7,7 @@ use crate::rows::KeptRow;
 kernel! {
     /// The kernel; [`KeepListsBuffers`] lists its bindings.
     "keep_lists"(KeepListsParams, KeepListsBuffers): Selection,
+    grid: |params, _| super::flat_grid(params.rows * params.sets),
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * (1 + copies)` per entry of a list",
@@ -46,10 +47,4 @@ bindings! {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for `rows` rows of `sets` lists.
-#[must_use]
-pub fn grid(params: &KeepListsParams) -> [u32; 3] {
-    super::flat_grid(params.rows * params.sets)
 }

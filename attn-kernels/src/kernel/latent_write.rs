@@ -10,6 +10,10 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`LatentWriteBuffers`] lists its bindings.
     "latent_write"(LatentWriteParams, LatentWriteBuffers): Cache,
+    grid: |params, variant| {
+        let width = variant.number(slot::LATENT) + variant.number(slot::ROPE);
+        super::flat_grid((params.rows * (width / 8)).div_ceil(WG))
+    },
     listed: listed,
     variants: "f16, f32, fp8, int8",
     bytes: "`n * W * (4 + 2)`, `W` elements a latent",
@@ -76,10 +80,4 @@ pub fn variant(shape: &LatentShape) -> Variant {
         .set(ELEMENT, shape.element())
         .constant("WG", WG);
     shape.sized(variant)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &LatentWriteParams, shape: &LatentShape) -> [u32; 3] {
-    super::flat_grid((params.rows * (shape.width() / 8)).div_ceil(WG))
 }

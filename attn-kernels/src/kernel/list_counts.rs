@@ -7,6 +7,7 @@ use crate::rows::ListSpan;
 kernel! {
     /// The kernel; [`ListCountsBuffers`] lists its bindings.
     "list_counts"(ListCountsParams, ListCountsBuffers): Selection,
+    grid: |params, _| [params.spans, 1, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4` per list",
@@ -20,6 +21,8 @@ params! {
         pub list_stride: u32,
         /// Index of the first count that is written.
         pub first: u32,
+        /// Number of spans.
+        pub spans: u32,
     }
 }
 
@@ -39,10 +42,4 @@ bindings! {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for `spans` runs of lists.
-#[must_use]
-pub const fn grid(spans: u32) -> [u32; 3] {
-    [spans, 1, 1]
 }

@@ -6,6 +6,7 @@ use crate::{Kernel, Variant, slot};
 kernel! {
     /// The kernel; [`LseMergeBuffers`] lists its bindings.
     "lse_merge"(LseMergeParams, LseMergeBuffers): Attention,
+    grid: |params, variant| row_grid(params.rows, variant),
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`n * H * (12 * D + 12)`",
@@ -70,13 +71,7 @@ pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
     Variant::new(kernel).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Returns the number of workgroups for `rows` rows of `head_dim` dimensions.
-#[must_use]
-pub fn grid(params: &LseMergeParams, head_dim: u32) -> [u32; 3] {
-    row_grid(params.rows, head_dim)
-}
-
-/// Number of workgroups for `rows` rows of a kernel that divides rows among workgroups as `lse_merge` does.
-pub(super) fn row_grid(rows: u32, head_dim: u32) -> [u32; 3] {
-    super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
+/// Returns the grid for `rows` rows of a kernel that divides rows among workgroups as `lse_merge` does.
+pub(super) fn row_grid(rows: u32, variant: &Variant) -> [u32; 3] {
+    super::flat_grid(rows.div_ceil(WG * 4 / variant.number(slot::HEAD_DIM)))
 }

@@ -11,6 +11,10 @@ use bytemuck::{Pod, Zeroable};
 kernel! {
     /// The kernel; [`MaskedAttentionBuffers`] lists its bindings.
     "masked_attention"(MaskedAttentionParams, MaskedAttentionBuffers): Attention,
+    grid: |params, _| {
+        let [y, z, _] = super::flat_grid(params.rows);
+        [params.num_heads, y, z]
+    },
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too",
     bytes: "`4 * H * D` per listed key and row, of which caches serve the heads of a group",
@@ -97,11 +101,4 @@ pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size);
     Attention::blocks(select_block).order(variant, shape, 1)
-}
-
-/// Returns the number of workgroups for `params`.
-#[must_use]
-pub fn grid(params: &MaskedAttentionParams) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(params.rows);
-    [params.num_heads, y, z]
 }

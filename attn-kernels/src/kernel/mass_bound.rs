@@ -10,6 +10,7 @@ use crate::rows::DecodeRow;
 kernel! {
     /// The kernel; [`MassBoundBuffers`] lists its bindings.
     "mass_bound"(MassBoundParams, MassBoundBuffers): Selection,
+    grid: |params, _| [params.share_stride - 1, params.num_heads, params.rows],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * H` per block of a row",
@@ -41,6 +42,8 @@ params! {
         pub partition_size: u32,
         /// Rounding factor of the `paged_decode` that wrote the stats: see [`slack`].
         pub slack: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -86,10 +89,4 @@ pub const fn share_stride(blocks: u32) -> u32 {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub const fn grid(params: &MassBoundParams, rows: u32) -> [u32; 3] {
-    [params.share_stride - 1, params.num_heads, rows]
 }

@@ -11,6 +11,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`MassCutBuffers`] lists its bindings.
     "mass_cut"(MassCutParams, MassCutBuffers): Selection,
+    grid: |params, _| [params.num_kv_heads, params.rows, 1],
     listed: |sizes| one(variant(sizes.num_heads / sizes.num_kv_heads)),
     variants: "one, by the heads of a group",
     bytes: "`4` per block and step of its search, `8 * H` per block, of which caches serve most",
@@ -37,6 +38,8 @@ params! {
         pub odds: f32,
         /// Rounding factor of the attention over the lists: [`slack`](super::mass_bound::slack).
         pub slack: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -75,10 +78,4 @@ pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub const fn grid(params: &MassCutParams, rows: u32) -> [u32; 3] {
-    [params.num_kv_heads, rows, 1]
 }

@@ -6,6 +6,7 @@ use crate::declare::one;
 kernel! {
     /// The kernel; [`MassMergeBuffers`] lists its bindings.
     "mass_merge"(MassMergeParams, MassMergeBuffers): Selection,
+    grid: |params, _| [params.rows, 1, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * H` per row, layer and 1,024 blocks",
@@ -39,10 +40,4 @@ bindings! {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups.
-#[must_use]
-pub const fn grid(params: &MassMergeParams) -> [u32; 3] {
-    [params.rows, 1, 1]
 }

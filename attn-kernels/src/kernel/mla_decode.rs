@@ -13,6 +13,9 @@ use crate::slot::{self, Number, OneOf};
 kernel! {
     /// The kernel; [`MlaDecodeBuffers`] lists its bindings.
     "mla_decode"(MlaDecodeParams, MlaDecodeBuffers): Attention,
+    grid: |params, variant| {
+        [params.partitions(), params.num_heads / variant.number(slot::HEADS), params.rows]
+    },
     listed: listed,
     variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; two caches by lists of slots; by *registers*",
     bytes: "`2 * L * W` per row and 16 heads, 8 with few registers",
@@ -65,6 +68,8 @@ params! {
         pub first_key: u32,
         /// Number of keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -121,9 +126,10 @@ impl Default for MlaDecodeParams {
 impl From<&MlaDecodeParams> for PagedReduceParams {
     /// Parameters of the `paged_reduce` that follows this `mla_decode`; all heads share the latents.
     fn from(decode: &MlaDecodeParams) -> Self {
-        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_row, .. } =
-            *decode;
-        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_row, partition_size }
+        let MlaDecodeParams {
+            num_heads, max_partitions, partition_size, list_stride, first_row, rows, ..
+        } = *decode;
+        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_row, partition_size, rows }
     }
 }
 
@@ -369,10 +375,4 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
         .for_registers(registers)
         .set(ELEMENT, shape.element());
     shape.sized(variant)
-}
-
-/// Returns the number of workgroups for `rows` rows, of lanes with `registers`.
-#[must_use]
-pub fn grid(params: &MlaDecodeParams, rows: u32, registers: Registers) -> [u32; 3] {
-    [params.partitions(), params.num_heads / heads_per_group(params.num_heads, registers), rows]
 }

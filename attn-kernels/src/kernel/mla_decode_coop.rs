@@ -17,6 +17,7 @@ use crate::{Level, Variant};
 kernel! {
     /// The kernel, with the parameters and bindings of [`mla_decode`].
     "mla_decode_coop"(MlaDecodeParams, super::mla_decode::MlaDecodeBuffers): Attention,
+    grid: |params, _| [params.partitions(), params.num_heads / HEADS, params.rows],
     listed: listed,
     variants: "f16, fp8, int8, as `mla_decode`, by matrices",
     bytes: "`2 * L * W` per row and 32 heads, twice that by subgroups of 64",
@@ -108,12 +109,6 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.sized(variant)
 }
 
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
-    [params.partitions(), params.num_heads / HEADS, rows]
-}
-
 /// The best kernel for one cache and number of query heads: `mla_decode_coop` if it serves them and the device runs
 /// it, else `mla_decode`. Both take the same bindings, parameters and rows, so they can be exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,15 +151,6 @@ impl MlaKernel {
             false => mla_decode::variant_of_two(&self.shape, self.num_heads, self.registers),
         }
     }
-
-    /// Returns the number of workgroups for `rows` rows.
-    #[must_use]
-    pub fn grid(&self, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
-        match self.coop {
-            true => grid(params, rows),
-            false => mla_decode::grid(params, rows, self.registers),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -181,13 +167,17 @@ mod tests {
             let words = if dtype == KvDtype::F32 { 2 } else { 1 };
             let of = |profile| {
                 let kernel = MlaKernel::new(&shape, 128, profile);
-                let params =
-                    MlaDecodeParams { num_heads: 128, max_partitions: 5, ..MlaDecodeParams::default() };
+                let params = MlaDecodeParams {
+                    num_heads: 128,
+                    max_partitions: 5,
+                    rows: 3,
+                    ..MlaDecodeParams::default()
+                };
                 let variant = kernel.variant(&Attention::default());
                 assert!(profile.registers.suit(&variant) && variant.level == Level::Baseline);
                 let slots = [slot::HEADS, mla_decode::KEY_WORDS, mla_decode::VALUE_WORDS]
                     .map(|slot| variant.get(slot));
-                (slots.map(Option::unwrap_or_default), kernel.grid(&params, 3))
+                (slots.map(Option::unwrap_or_default), variant.grid(&params))
             };
             assert_eq!(of(&few), ([8, words, words], [5, 16, 3]));
             let many = few.registers(Registers::Many);
@@ -212,13 +202,13 @@ mod tests {
                 assert_eq!(not.level(), Level::Baseline);
                 let two = LatentShape { rope: 0, ..shape };
                 let two = MlaKernel::new(&two, num_heads, &DeviceProfile::H200).variant_of_two();
-                let kernel = runs.variant(&Attention::default()).kernel;
-                let params = MlaDecodeParams { num_heads, ..MlaDecodeParams::default() };
-                let grid = runs.grid(&params, 1)[1];
+                let variant = runs.variant(&Attention::default());
+                let params = MlaDecodeParams { num_heads, rows: 1, ..MlaDecodeParams::default() };
+                let grid = variant.grid(&params)[1];
                 writeln!(
                     drawn,
                     "{model}, {dtype:?}: {} by {grid}, two caches {}",
-                    kernel.name, two.kernel.name
+                    variant.kernel.name, two.kernel.name
                 )
                 .unwrap();
             }

@@ -8,6 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`NsaAttendBuffers`] lists its bindings.
     "nsa_attend"(NsaAttendParams, NsaAttendBuffers): Attention,
+    grid: |params, _| [params.num_heads, params.rows, 1],
     listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, sizes.select(64))),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
@@ -23,6 +24,8 @@ params! {
         pub num_kv_heads: u32,
         /// Number of f32 from one head's probabilities to the next.
         pub prob_stride: u32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -55,10 +58,4 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::PAGES, shape.pages_of(block))
         .set(block_digest::READ, block_digest::dtype(shape.dtype))
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &NsaAttendParams, rows: u32) -> [u32; 3] {
-    [params.num_heads, rows, 1]
 }

@@ -8,6 +8,7 @@ use crate::slot::{self, Number};
 kernel! {
     /// The kernel; [`NsaBlockScoreBuffers`] lists its bindings.
     "nsa_block_score"(NsaBlockScoreParams, NsaBlockScoreBuffers): Selection,
+    grid: |params, _| [params.score_stride.div_ceil(64), params.num_kv_heads, params.rows],
     listed: |_| one(variant(32, 16, 64)),
     variants: "one",
     bytes: "`4 * H` per compressed block of a row",
@@ -33,6 +34,8 @@ params! {
         pub local_blocks: u32,
         /// Infinity, which WGSL cannot write.
         pub infinity: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -62,10 +65,4 @@ pub fn variant(kernel_size: u32, stride: u32, block: u32) -> Variant {
     assert!(kernel_size.is_multiple_of(stride), "compressed blocks of {kernel_size} at stride {stride}");
     assert!(block.is_multiple_of(stride), "selection blocks of {block} at stride {stride}");
     Variant::new(&KERNEL).set(KERNEL_STRIDES, kernel_size / stride).set(slot::BLOCK, block / stride)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &NsaBlockScoreParams, rows: u32) -> [u32; 3] {
-    [params.score_stride.div_ceil(64), params.num_kv_heads, rows]
 }

@@ -8,6 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`NsaProbsBuffers`] lists its bindings.
     "nsa_probs"(NsaProbsParams, NsaProbsBuffers): Selection,
+    grid: |params, _| [params.num_heads, params.rows, 1],
     listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 2 * sizes.select(16), sizes.select(16))),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
@@ -28,6 +29,8 @@ params! {
         pub prob_stride: u32,
         /// Factor on scores, such as `1 / sqrt(head_dim)`.
         pub scale: f32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -63,10 +66,4 @@ pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
         .set(slot::PAGES, stride / page)
         .set(super::nsa_block_score::KERNEL_STRIDES, kernel_size / stride)
         .set(block_digest::READ, block_digest::dtype(shape.dtype))
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &NsaProbsParams, rows: u32) -> [u32; 3] {
-    [params.num_heads, rows, 1]
 }

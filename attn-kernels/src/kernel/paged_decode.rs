@@ -12,6 +12,7 @@ use crate::{Level, Variant};
 kernel! {
     /// The kernel; [`PagedDecodeBuffers`] lists its bindings.
     "paged_decode"(PagedDecodeParams, PagedDecodeBuffers): Attention,
+    grid: grid,
     listed: |sizes| listed_by(sizes, |_| vec![Lanes::Workgroup]),
     variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; scores plain, soft-capped or with ALiBi; each cache in the v0 layout too",
     bytes: "`4 * L * Hkv * D` per row, once more for each 4 heads of a larger GQA group",
@@ -121,6 +122,8 @@ params! {
         pub k_scale: f32,
         /// Scale of values in fp8.
         pub v_scale: f32,
+        /// Number of rows of the dispatch, at most 65,535.
+        pub rows: u32,
     }
 }
 
@@ -151,8 +154,8 @@ bindings! {
 }
 
 impl Default for PagedDecodeParams {
-    /// Parameters with all keys of a row in one partition that no reduction follows, and no lists. Heads, stride and
-    /// scale are to be set.
+    /// Parameters with all keys of a row in one partition that no reduction follows, and no lists. Heads, stride,
+    /// scale and rows are to be set.
     fn default() -> Self {
         Self {
             max_partitions: 1,
@@ -265,11 +268,11 @@ pub(super) fn dispatched(max_partitions: u32, num_keys: u32, partition_size: u32
     max_partitions.min(num_keys / partition_size)
 }
 
-/// Returns the number of workgroups for `rows` rows of the partitions that the dispatch goes through.
-#[must_use]
-pub fn grid(params: &PagedDecodeParams, shape: &KvShape, lanes: Lanes, rows: u32) -> [u32; 3] {
+/// Returns the grid of `paged_decode` and of its forms: a workgroup for each partition that the dispatch goes through.
+pub(super) fn grid(params: &PagedDecodeParams, variant: &Variant) -> [u32; 3] {
     let partitions = dispatched(params.max_partitions, params.num_keys, params.partition_size);
-    [partitions * groups(shape, params.num_heads, lanes), params.num_kv_heads, rows]
+    let groups = (params.num_heads / params.num_kv_heads).div_ceil(variant.number(slot::GROUP));
+    [partitions * groups, params.num_kv_heads, params.rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
@@ -289,6 +292,7 @@ pub fn check(
     let launch = Launch(KERNEL.name);
     shape.validate(params.num_heads)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
+    launch.at_most("rows of the dispatch", params.rows.into(), rows.len() as u64)?;
     launch.not_zero("keys of a partition", params.partition_size)?;
     let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     let most = u64::from(params.max_partitions);

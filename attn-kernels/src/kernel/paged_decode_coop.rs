@@ -15,6 +15,7 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_coop"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
+    grid: paged_decode::grid,
     listed: listed,
     variants: "as `paged_decode`, in matrices: f16, fp8 and int8, heads of 32, 64 and 128, no listed tokens",
     bytes: "`4 * L * Hkv * D` per row, once more for each 16 heads of a larger GQA group",

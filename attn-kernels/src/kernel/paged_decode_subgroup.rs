@@ -12,6 +12,7 @@ use crate::slot::{self, Number, OneOf};
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_subgroup"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
+    grid: paged_decode::grid,
     listed: listed,
     variants: "as `paged_decode`, keys shared by a subgroup of 8 or 32 lanes, which is alone in its workgroup on software drivers",
     bytes: "as `paged_decode`",

@@ -12,6 +12,7 @@ use std::ops::Range;
 kernel! {
     /// The kernel; [`PagedPrefillBuffers`] lists its bindings.
     "paged_prefill"(PagedPrefillParams, PagedPrefillBuffers): Attention,
+    grid: |params, variant| [params.num_heads / variant.number(slot::GROUP), params.tiles, params.parts],
     listed: listed,
     variants: "f16, f32, fp8, int8; keys read by all lanes or broadcast, and loops that software drivers do not unroll; all keys or listed blocks; causal, sliding window or chunks; scores plain, soft-capped or with ALiBi; with or without keys that are left out for their weight; each cache in the v0 layout too",
     bytes: "`4 * L * H * D` per tile of 64 rows, of which caches serve the heads of a group",
@@ -110,6 +111,10 @@ params! {
         /// times the keys of a row. Keys whose weight is below `e^log_skip / keys` of the largest are left out. Rows
         /// of no more than `e^log_skip` keys leave nothing out.
         pub log_skip: f32,
+        /// Number of tiles of the dispatch, at most 65,535.
+        pub tiles: u32,
+        /// Number of parts of the keys.
+        pub parts: u32,
     }
 }
 
@@ -140,7 +145,8 @@ bindings! {
 }
 
 impl Default for PagedPrefillParams {
-    /// Parameters with all keys in one part, no window and no lists. The caller sets heads, stride and scale.
+    /// Parameters with all keys in one part, no window and no lists. The caller sets heads, stride, scale and
+    /// tiles.
     fn default() -> Self {
         Self {
             neg_inf: f32::NEG_INFINITY,
@@ -148,6 +154,7 @@ impl Default for PagedPrefillParams {
             k_scale: 1.0,
             v_scale: 1.0,
             part_keys: u32::MAX,
+            parts: 1,
             ..bytemuck::Zeroable::zeroed()
         }
     }
@@ -278,10 +285,4 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
     let leaves = attention.skip && broadcast.is_none();
     let variant = attention.skips(variant).set(LEAVES, leaves);
     attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
-}
-
-/// Returns the number of workgroups for `tiles` tiles.
-#[must_use]
-pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
-    [num_heads / heads_per_lane(shape, num_heads, loads), tiles, 1]
 }

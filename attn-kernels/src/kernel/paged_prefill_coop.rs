@@ -16,6 +16,7 @@ use crate::slot::{self, Flag, Number, OneOf};
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_prefill`](super::paged_prefill).
     "paged_prefill_coop"(super::paged_prefill::PagedPrefillParams, super::paged_prefill::PagedPrefillBuffers): Attention,
+    grid: |params, _| [params.num_heads, params.tiles, params.parts],
     listed: listed,
     variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 256",
     bytes: "`4 * L * H * D` per tile of 128 rows, of which caches serve the heads of a group",
@@ -96,10 +97,4 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         .set(slot::LOADS, spans.div_ceil(SUBGROUPS * halves));
     let variant = attention.skips(variant).set(PLAIN, !attention.skip);
     attention.paged_ahead(attention.mask(attention.specialise(variant, shape, 16)))
-}
-
-/// Returns the number of workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.
-#[must_use]
-pub fn grid(num_heads: u32, tiles: u32) -> [u32; 3] {
-    [num_heads, tiles, 1]
 }

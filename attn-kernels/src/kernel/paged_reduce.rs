@@ -12,6 +12,7 @@ use crate::slot::{self, Number, OneOf};
 kernel! {
     /// The kernel; [`PagedReduceBuffers`] lists its bindings.
     "paged_reduce"(PagedReduceParams, PagedReduceBuffers): Attention,
+    grid: |params, _| [params.num_heads, params.rows, 1],
     listed: listed,
     variants: "all keys or listed blocks; with or without sinks; in workgroups of 256 lanes or, for software drivers, as few as own a head",
     bytes: "`4 * H * D * (L / partition + 1)` per row",
@@ -42,6 +43,8 @@ params! {
         pub first_row: u32,
         /// Number of keys of a partition, as in the run of `paged_decode` or `mla_decode`.
         pub partition_size: u32,
+        /// Number of rows of the dispatch.
+        pub rows: u32,
     }
 }
 
@@ -73,9 +76,10 @@ impl From<&PagedDecodeParams> for PagedReduceParams {
             partition_size,
             list_stride,
             first_row,
+            rows,
             ..
         } = *decode;
-        Self { num_heads, num_kv_heads, max_partitions, list_stride, first_row, partition_size }
+        Self { num_heads, num_kv_heads, max_partitions, list_stride, first_row, partition_size, rows }
     }
 }
 
@@ -118,10 +122,4 @@ fn with_lanes(lanes: u32, shape: &KvShape, attention: &Attention) -> Variant {
     }
     let at = if listed { 6 } else { 5 };
     variant.set(SINKS, true).set(SINKS_AT, at).with("sinks")
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &PagedReduceParams, rows: u32) -> [u32; 3] {
-    [params.num_heads, rows, 1]
 }

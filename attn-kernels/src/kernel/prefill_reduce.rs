@@ -8,6 +8,7 @@ use crate::declare::one;
 kernel! {
     /// The kernel; [`PrefillReduceBuffers`] lists its bindings.
     "prefill_reduce"(PrefillReduceParams, PrefillReduceBuffers): Attention,
+    grid: |params, variant| lse_merge::row_grid(params.rows, variant),
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`4 * H * (D + 1) * (parts + 1)` per row",
@@ -51,10 +52,4 @@ bindings! {
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
     lse_merge::of_head_dim(&KERNEL, head_dim)
-}
-
-/// Returns the number of workgroups for `rows` rows of `head_dim` dimensions.
-#[must_use]
-pub fn grid(params: &PrefillReduceParams, head_dim: u32) -> [u32; 3] {
-    lse_merge::row_grid(params.rows, head_dim)
 }

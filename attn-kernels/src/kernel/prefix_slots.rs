@@ -7,6 +7,7 @@ use crate::rows::{PhysicalBlock, Span};
 kernel! {
     /// The kernel; [`PrefixSlotsBuffers`] lists its bindings.
     "prefix_slots"(PrefixSlotsParams, PrefixSlotsBuffers): Cache,
+    grid: |params, _| [params.max_tokens.div_ceil(256), params.spans, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8` per token",
@@ -18,6 +19,10 @@ params! {
     pub struct PrefixSlotsParams {
         /// Number of tokens of a block.
         pub block_size: u32,
+        /// Number of spans, at most 65,535.
+        pub spans: u32,
+        /// Number of tokens of the longest span.
+        pub max_tokens: u32,
     }
 }
 
@@ -33,16 +38,18 @@ bindings! {
     }
 }
 
+impl PrefixSlotsParams {
+    /// Parameters for these spans, at most 65,535, each the words of a [`Span`], over blocks of `block_size` tokens.
+    #[must_use]
+    pub fn new(block_size: u32, spans: &[[u32; 4]]) -> Self {
+        let most = spans.iter().map(|span| span[1]).max().unwrap_or(0);
+        let count = u32::try_from(spans.len()).expect("at most 65,535 spans");
+        Self { block_size, spans: count, max_tokens: most }
+    }
+}
+
 /// Returns the variant.
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for `spans`.
-#[must_use]
-pub fn grid(spans: &[[u32; 4]]) -> [u32; 3] {
-    let most = spans.iter().map(|span| span[1]).max().unwrap_or(0);
-    let count = u32::try_from(spans.len()).expect("checked: at most 65,535 spans");
-    [most.div_ceil(256), count, 1]
 }

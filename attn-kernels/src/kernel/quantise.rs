@@ -9,6 +9,7 @@ use crate::slot::{self, OneOf};
 kernel! {
     /// The kernel; [`QuantiseBuffers`] lists its bindings.
     "quantise"(QuantiseParams, QuantiseBuffers): Cache,
+    grid: |params, _| super::flat_grid(params.rows),
     listed: listed,
     variants: "fp8 at a given scale, one a row, or a power of two a row; int8 at a given scale or one a row",
     bytes: "`5 * width` per row",
@@ -91,10 +92,4 @@ pub(crate) const SCALE: OneOf<Scale> = OneOf::new(
 pub fn variant(width: u32, code: Code, scale: Scale) -> Result<Variant, LaunchError> {
     Launch(KERNEL.name).multiple("width of a row", width, 4)?;
     Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).set(SCALE, scale))
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &QuantiseParams) -> [u32; 3] {
-    super::flat_grid(params.rows)
 }

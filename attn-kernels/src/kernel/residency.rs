@@ -8,6 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`ResidencyBuffers`] lists its bindings.
     "residency"(ResidencyParams, ResidencyBuffers): Cache,
+    grid: |params, _| [params.num_kv_heads, 1, 1],
     listed: |sizes| one(variant(&sizes.f16(), sizes.select(64))),
     variants: "one",
     bytes: "`32` per page of a list and head, `8` per slot",
@@ -86,10 +87,4 @@ pub fn slots_len(shape: &KvShape, num_slots: u32) -> usize {
 #[must_use]
 pub fn fetches_len(shape: &KvShape, num_slots: u32) -> usize {
     shape.num_kv_heads as usize * (HEADER + 2 * num_slots as usize)
-}
-
-/// Returns the number of workgroups.
-#[must_use]
-pub fn grid(params: &ResidencyParams) -> [u32; 3] {
-    [params.num_kv_heads, 1, 1]
 }

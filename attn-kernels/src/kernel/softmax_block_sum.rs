@@ -8,6 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`SoftmaxBlockSumBuffers`] lists its bindings.
     "softmax_block_sum"(SoftmaxBlockSumParams, SoftmaxBlockSumBuffers): Selection,
+    grid: |params, _| [params.query_blocks, params.num_heads, 1],
     listed: |_| vec![(String::new(), variant(8, 128)), ("software".into(), software(8, 128))],
     variants: "one",
     bytes: "`8 * H` per row and 64 columns or block, and `4 * H` per query block and key block",
@@ -36,6 +37,10 @@ params! {
         pub columns: u32,
         /// Flag: 1 if a row sees only the columns up to its own.
         pub causal: u32,
+        /// Number of query heads.
+        pub num_heads: u32,
+        /// Number of query blocks of the dispatch.
+        pub query_blocks: u32,
     }
 }
 
@@ -74,10 +79,4 @@ fn with_lanes(stride: u32, block: u32, lanes: u32) -> Variant {
         .set(slot::ROWS, rows)
         .set(strided_qk::PART, strided_qk::part(rows))
         .set(slot::WG, lanes)
-}
-
-/// Returns the number of workgroups for `query_blocks` query blocks.
-#[must_use]
-pub fn grid(num_heads: u32, query_blocks: u32) -> [u32; 3] {
-    [query_blocks, num_heads, 1]
 }

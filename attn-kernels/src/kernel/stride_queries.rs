@@ -7,6 +7,10 @@ use crate::slot::{self, Flag};
 kernel! {
     /// The kernel; [`StrideQueriesBuffers`] lists its bindings.
     "stride_queries"(StrideQueriesParams, StrideQueriesBuffers): Selection,
+    grid: |params, variant| {
+        let chunks = variant.number(slot::HEAD_DIM) / 8 * variant.number(slot::STRIDE);
+        [chunks.div_ceil(WG), params.rows, params.num_heads]
+    },
     listed: listed,
     variants: "strides in f16, for matrices, or f32",
     bytes: "`4 * D` per query and head, and `2` or `4` times `D` per token of a row",
@@ -89,10 +93,4 @@ pub fn variant(head_dim: u32, stride: u32, to: StrideType) -> Variant {
         .set(slot::HEAD_DIM, head_dim)
         .set(slot::STRIDE, stride)
         .set(HALVES, to == StrideType::F16)
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &StrideQueriesParams, head_dim: u32, stride: u32) -> [u32; 3] {
-    [(head_dim / 8 * stride).div_ceil(WG), params.rows, params.num_heads]
 }

@@ -11,6 +11,10 @@ use crate::slot::{self, Number};
 kernel! {
     /// The kernel; [`StridedQkBuffers`] lists its bindings.
     "strided_qk"(StridedQkParams, StridedQkBuffers): Selection,
+    grid: |params, variant| {
+        let columns = params.kv_len.div_ceil(variant.number(slot::STRIDE));
+        [columns.div_ceil(TILE), params.rows.div_ceil(TILE), params.num_heads]
+    },
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 8, 128)),
     variants: "f16, f32, fp8, int8",
     bytes: "`4 * H` per row and block of columns; keys and queries once per tile of 64 x 64",
@@ -96,17 +100,12 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
         .set(super::KEYS, shape.stored())
 }
 
-/// Function that returns the workgroups of a dispatch, by its parameters and its stride.
-pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
-
-/// The kernels that score chunks on one device, with their grid.
+/// The kernels that score chunks on one device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scorer {
     /// Scoring kernel: `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
     pub scores: Variant,
-    /// Function that returns the workgroups of the scoring kernel.
-    pub grid: Grid,
     /// Variant of `stride_queries`, which runs before the scoring kernel.
     pub queries: Variant,
     /// Number of words of a row of strides.
@@ -116,37 +115,27 @@ pub struct Scorer {
 impl Scorer {
     /// Combines `scores` with the variant of `stride_queries` that writes its strides.
     #[must_use]
-    pub fn of(scores: Variant, grid: Grid, shape: &KvShape, stride: u32) -> Self {
+    pub fn of(scores: Variant, shape: &KvShape, stride: u32) -> Self {
         let by_matrices = scores.kernel.name == strided_qk_coop::KERNEL.name;
         let strides = if by_matrices { StrideType::F16 } else { StrideType::F32 };
         let queries = stride_queries::variant(shape.head_dim, stride, strides);
-        Self { scores, grid, queries, row_words: strides.row_words(shape.head_dim, stride) }
+        Self { scores, queries, row_words: strides.row_words(shape.head_dim, stride) }
     }
 
     /// Returns the fastest kernels for the device that serve the shape.
     #[must_use]
     pub fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> Self {
-        let (scores, grid) = best(profile, shape, stride, block);
-        Self::of(scores, grid, shape, stride)
+        Self::of(best(profile, shape, stride, block), shape, stride)
     }
 }
 
-fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> (Variant, Grid) {
+fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> Variant {
     let by_matrices = profile.runs_matrices() && strided_qk_coop::serves(shape, stride, block);
     let by_broadcasts = profile.software && strided_qk_broadcast::serves(shape, stride, block);
-    let ways: [Option<(Variant, Grid)>; 2] = [
-        by_matrices.then(|| (strided_qk_coop::variant(shape, stride, block), strided_qk_coop::grid as Grid)),
-        by_broadcasts.then(|| {
-            (strided_qk_broadcast::variant(shape, stride, block), strided_qk_broadcast::grid as Grid)
-        }),
+    let ways = [
+        by_matrices.then(|| strided_qk_coop::variant(shape, stride, block)),
+        by_broadcasts.then(|| strided_qk_broadcast::variant(shape, stride, block)),
     ];
-    let way = ways.into_iter().flatten().find(|(variant, _)| profile.runs(variant));
-    way.unwrap_or_else(|| (variant(shape, stride, block), grid))
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
-    let columns = params.kv_len.div_ceil(stride);
-    [columns.div_ceil(TILE), params.rows.div_ceil(TILE), params.num_heads]
+    let way = ways.into_iter().flatten().find(|variant| profile.runs(variant));
+    way.unwrap_or_else(|| variant(shape, stride, block))
 }

@@ -7,11 +7,12 @@ use super::strided_qk::{self, StridedQkParams};
 use super::{KvDtype, KvShape};
 use crate::Variant;
 use crate::declare::{FLOATS, Listed, Sizes};
-use crate::slot::{Number, OneOf};
+use crate::slot::{self, Number, OneOf};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`strided_qk`].
     "strided_qk_broadcast"(super::strided_qk::StridedQkParams, super::strided_qk::StridedQkBuffers): Selection,
+    grid: grid,
     listed: listed,
     variants: "f16, f32; lanes *broadcast* what they load",
     bytes: "as `strided_qk`, per tile of 64 x 16",
@@ -64,10 +65,9 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         .for_software()
 }
 
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
+fn grid(params: &StridedQkParams, variant: &Variant) -> [u32; 3] {
     let tall = params.rows.div_ceil(8).next_power_of_two().min(EIGHTS);
     let columns = COLUMNS * (EIGHTS / tall);
-    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(8 * tall), params.num_heads]
+    let all = params.kv_len.div_ceil(variant.number(slot::STRIDE));
+    [all.div_ceil(columns), params.rows.div_ceil(8 * tall), params.num_heads]
 }

@@ -5,13 +5,17 @@
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
-use super::strided_qk::{self, StridedQkParams};
-use super::{KvDtype, KvShape};
+use super::{KvDtype, KvShape, strided_qk};
 use crate::{Variant, slot};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`strided_qk`].
     "strided_qk_coop"(super::strided_qk::StridedQkParams, super::strided_qk::StridedQkBuffers): Selection,
+    grid: |params, variant| {
+        let [rows, columns] = TILE;
+        let all = params.kv_len.div_ceil(variant.number(slot::STRIDE));
+        [params.rows.div_ceil(rows), all.div_ceil(columns), params.num_heads]
+    },
     listed: |sizes| sizes.each(&[KvDtype::F16], |shape| variant(shape, 8, 128)),
     variants: "f16, by matrices",
     bytes: "as `strided_qk`, per tile of 128 x 256",
@@ -48,11 +52,4 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         .set(slot::SPANS, shape.head_dim / 16)
         .set(slot::PARTS, 4 / width)
         .set(slot::WIDTH, width)
-}
-
-/// Returns the number of workgroups for a dispatch with these parameters.
-#[must_use]
-pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
-    let [rows, columns] = TILE;
-    [params.rows.div_ceil(rows), params.kv_len.div_ceil(stride).div_ceil(columns), params.num_heads]
 }

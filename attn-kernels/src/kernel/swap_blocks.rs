@@ -7,6 +7,7 @@ use crate::rows::{BlockCopy, KvWord};
 kernel! {
     /// The kernel; [`SwapBlocksBuffers`] lists its bindings.
     "swap_blocks"(SwapBlocksParams, SwapBlocksBuffers): Cache,
+    grid: |params, _| [params.workgroups, 1, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "twice the blocks copied",
@@ -76,10 +77,4 @@ impl SwapBlocksParams {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
-}
-
-/// Returns the number of workgroups of a dispatch.
-#[must_use]
-pub fn grid(params: &SwapBlocksParams) -> [u32; 3] {
-    [params.workgroups, 1, 1]
 }

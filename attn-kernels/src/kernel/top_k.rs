@@ -9,6 +9,7 @@ use crate::{Level, Variant};
 kernel! {
     /// The kernel; [`TopKBuffers`] lists its bindings.
     "top_k"(TopKParams, TopKBuffers): Selection,
+    grid: |params, _| super::flat_grid(params.rows),
     listed: listed,
     variants: "lists; positions, plain, paged or ragged; prefix sums by tree or subgroup, in workgroups of 512 lanes or, for software drivers, 64",
     bytes: "`16 * scores + 4 * k` per row, of which caches serve most",
@@ -159,10 +160,4 @@ pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
         return software;
     }
     profile.level(profile.top_k_level()).best(|level| variant(output, level))
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &TopKParams) -> [u32; 3] {
-    super::flat_grid(params.rows)
 }

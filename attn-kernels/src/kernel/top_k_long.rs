@@ -9,6 +9,7 @@ use crate::{Level, Variant};
 kernel! {
     /// The kernel; [`TopKLongBuffers`] lists its bindings.
     "top_k_long"(TopKLongParams, TopKLongBuffers): Selection,
+    grid: |params, _| super::flat_grid(params.rows),
     listed: |_| top_k::listed_by(variant),
     variants: "outputs of `top_k`; prefix sums by tree or subgroup",
     bytes: "`scores / 4 + 64 * k` per row",
@@ -86,10 +87,4 @@ pub fn variant(output: Output, level: Level) -> Variant {
 #[must_use]
 pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
     profile.level(profile.top_k_level()).best(|level| variant(output, level))
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &TopKLongParams) -> [u32; 3] {
-    super::flat_grid(params.rows)
 }

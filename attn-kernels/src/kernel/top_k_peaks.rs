@@ -10,6 +10,10 @@ use crate::rows::TopRow;
 kernel! {
     /// The kernel; [`TopKPeaksBuffers`] lists its bindings.
     "top_k_peaks"(TopKPeaksParams, TopKPeaksBuffers): Selection,
+    grid: |params, _| {
+        let [y, z, _] = super::flat_grid(params.rows);
+        [params.max_groups.div_ceil(GROUPS), y, z]
+    },
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4.25 * scores` per row",
@@ -58,11 +62,4 @@ pub fn max_groups(max_scores: u32) -> u32 {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &TopKPeaksParams) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(params.rows);
-    [params.max_groups.div_ceil(GROUPS), y, z]
 }

@@ -8,6 +8,7 @@ use crate::rows::{PhysicalBlock, TopRow};
 kernel! {
     /// The kernel; [`TopKTransformBuffers`] lists its bindings.
     "top_k_transform"(TopKTransformParams, TopKTransformBuffers): Selection,
+    grid: |params, _| super::flat_grid((params.rows * params.out_stride).div_ceil(256)),
     listed: listed,
     variants: "paged, ragged",
     bytes: "`8 * k` per row",
@@ -46,10 +47,4 @@ bindings! {
 #[must_use]
 pub fn variant(transform: Transform) -> Variant {
     Variant::new(&KERNEL).set(TRANSFORM, transform)
-}
-
-/// Returns the number of workgroups for `rows` rows of `out_stride` positions.
-#[must_use]
-pub fn grid(params: &TopKTransformParams) -> [u32; 3] {
-    super::flat_grid((params.rows * params.out_stride).div_ceil(256))
 }

@@ -8,6 +8,7 @@ use crate::slot::{self, Number};
 kernel! {
     /// The kernel; [`V4CompressBuffers`] lists its bindings.
     "v4_compress"(V4CompressParams, V4CompressBuffers): Cache,
+    grid: |params, _| [params.entries, 1, 1],
     listed: listed,
     variants: "entries of one window or two",
     bytes: "`8 * D` per token of an entry's windows",
@@ -31,6 +32,8 @@ params! {
         pub page: u32,
         /// Epsilon of the RMS norm.
         pub eps: f32,
+        /// Number of entries to compress, at most 65,535.
+        pub entries: u32,
     }
 }
 
@@ -83,10 +86,4 @@ pub fn variant(shape: &EntryShape) -> Variant {
     assert!(rope.is_multiple_of(2) && rope <= dim, "{rope} rotated channels of {dim}");
     assert!((1..=2).contains(&windows), "{windows} windows of an entry");
     Variant::new(&KERNEL).set(DIM, dim).set(COFF, windows).set(slot::ROPE, rope)
-}
-
-/// Returns the number of workgroups for `entries` entries.
-#[must_use]
-pub fn grid(entries: u32) -> [u32; 3] {
-    [entries, 1, 1]
 }

@@ -6,6 +6,7 @@ use crate::{Level, Variant, slot};
 kernel! {
     /// The kernel; [`VoteBlocksBuffers`] lists its bindings.
     "vote_blocks"(VoteBlocksParams, VoteBlocksBuffers): Selection,
+    grid: |_, _| [1, 1, 1],
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4` per entry of the lists, `4 * copies` per block kept",
@@ -51,10 +52,4 @@ bindings! {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).set(slot::SCAN, Level::Baseline)
-}
-
-/// Returns the number of workgroups: one.
-#[must_use]
-pub const fn grid() -> [u32; 3] {
-    [1, 1, 1]
 }

@@ -134,6 +134,8 @@ impl Estimate {
     #[must_use]
     pub fn softmax_block_sum(&self, blocks: &Range<u32>) -> SoftmaxBlockSumParams {
         SoftmaxBlockSumParams {
+            num_heads: self.num_heads,
+            query_blocks: blocks.end - blocks.start,
             rows: (blocks.end - blocks.start) * self.rows(),
             part_stride: self.part_stride(),
             sum_stride: self.key_blocks(),

@@ -1,6 +1,7 @@
 //! Decode attention in one call: the fastest form of the kernel, its partitions, its scratch and the pass that merges
 //! them.
 
+use crate::cast::u32_of;
 use crate::gpu::{Buf, Gpu, GpuError, Pass};
 use crate::kernel::attention::Attention;
 use crate::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
@@ -89,14 +90,12 @@ impl Gpu {
             slopes: None,
         };
 
-        let count = u32::try_from(launch.rows.len()).expect("checked against 65,535");
         let decode = self.pipeline(&paged_decode::variant(&shape, num_heads, launch.lanes, &plain))?;
-        let grid = paged_decode::grid(params, &shape, launch.lanes, count);
         let reduce = match &partial {
             Some(_) => Some(self.pipeline(&paged_reduce::best(self.profile(), &shape, &plain))?),
             None => None,
         };
-        pass.dispatch(&decode, params, buffers, grid);
+        pass.dispatch(&decode, params, buffers);
         if let Some(reduce) = reduce {
             let buffers = PagedReduceBuffers {
                 partial: sums.bind(),
@@ -107,7 +106,7 @@ impl Gpu {
                 sinks: None,
             };
             let params = PagedReduceParams::from(params);
-            pass.dispatch(&reduce, &params, buffers, paged_reduce::grid(&params, count));
+            pass.dispatch(&reduce, &params, buffers);
         }
         Ok(())
     }
@@ -142,6 +141,7 @@ impl Launch {
             partition_size,
             scale: attend.scale,
             reduced: (max_partitions > 1).into(),
+            rows: u32_of(rows.len()),
             ..PagedDecodeParams::default()
         };
         let stats_len = rows.len() * num_heads as usize * max_partitions as usize;

@@ -26,7 +26,6 @@ pub struct PrefixPass {
     /// Output of one chunk.
     out: Buf<f32>,
     rows: u32,
-    head_dim: u32,
 }
 
 /// Buffers of one layer, as `paged_prefill` binds them.
@@ -70,14 +69,14 @@ impl PrefixPass {
         };
         let filled = gpu.buffer("prefix_tables", plan.entries.max(1) as usize)?;
         if !plan.spans.is_empty() {
-            // Over blocks in place of tokens: an entry of a table is a slot of a block of size 1.
-            let params = PrefixSlotsParams { block_size: 1 };
             let fill = gpu.pipeline(&prefix_slots::variant())?;
             for spans in plan.spans.chunks(65_535) {
+                // Over blocks in place of tokens: an entry of a table is a slot of a block of size 1.
+                let params = PrefixSlotsParams::new(1, spans);
                 let list = gpu.upload("prefix_spans", spans)?;
                 let (list, slots) = (list.bind().cast(), filled.bind().cast());
                 let buffers = PrefixSlotsBuffers { spans: list, tables: tables.bind(), slots };
-                pass.dispatch(&fill, &params, buffers, prefix_slots::grid(spans));
+                pass.dispatch(&fill, &params, buffers);
             }
         }
         Ok(Self {
@@ -89,25 +88,24 @@ impl PrefixPass {
             longest: plan.rest.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0),
             out: gpu.buffer("prefix_out", (heads * head_dim).max(1) as usize)?,
             rows: heads,
-            head_dim,
         })
     }
 
-    /// Records the attention of one layer: `prefill` with `grid` over the rest and over every chunk, by rising position.
-    /// The keys of `params` are set here.
+    /// Records the attention of one layer: `prefill` over the rest and over every chunk, by rising position. The keys
+    /// and tiles of `params` are set here.
     pub fn attend(
         &self,
         gpu: &Gpu,
         pass: &mut Pass,
         buffers: PrefixBuffers<'_>,
         params: PagedPrefillParams,
-        (prefill, grid): (&Arc<Pipeline>, &dyn Fn(u32) -> [u32; 3]),
+        prefill: &Arc<Pipeline>,
     ) {
         let PrefixBuffers { q, k, v, tables, out, lse } = buffers;
         if self.longest == 0 {
             return;
         }
-        let keys = Keys { gpu, prefill, grid, params, q, k, v };
+        let keys = Keys { gpu, prefill, params, q, k, v };
         keys.attend(pass, tables, (&self.rest.0, self.rest.1), self.longest, (out, lse));
         let merge = LseMergeParams::new(self.rows);
         for (tiles, count, chunk_lse) in &self.chunks {
@@ -118,7 +116,7 @@ impl PrefixPass {
                 a_out: out.bind(),
                 a_lse: lse.bind(),
             };
-            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(&merge, self.head_dim));
+            pass.dispatch(&self.merge, &merge, buffers);
         }
     }
 }
@@ -127,7 +125,6 @@ impl PrefixPass {
 struct Keys<'a> {
     gpu: &'a Gpu,
     prefill: &'a Arc<Pipeline>,
-    grid: &'a dyn Fn(u32) -> [u32; 3],
     params: PagedPrefillParams,
     q: &'a Buf<f32>,
     k: &'a Buf<KvWord>,
@@ -140,7 +137,7 @@ impl Keys<'_> {
         &self,
         pass: &mut Pass,
         tables: &Buf<PhysicalBlock>,
-        (tiles, count): (&Buf<Tile>, u32),
+        (list, tiles): (&Buf<Tile>, u32),
         keys: u32,
         (out, lse): (&Buf<f32>, &Buf<f32>),
     ) {
@@ -149,7 +146,7 @@ impl Keys<'_> {
             k_cache: self.k.bind(),
             v_cache: self.v.bind(),
             tables: tables.bind(),
-            tiles: tiles.bind(),
+            tiles: list.bind(),
             out: out.bind(),
             lse: lse.bind(),
             selected: None,
@@ -157,8 +154,8 @@ impl Keys<'_> {
         };
         for (first_key, num_keys) in paged_prefill::segments(0, keys - 1, self.gpu.is_cpu()) {
             let num_keys = num_keys.min(keys - first_key).next_multiple_of(8);
-            let params = PagedPrefillParams { first_key, num_keys, ..self.params };
-            pass.dispatch(self.prefill, &params, buffers.clone(), (self.grid)(count));
+            let params = PagedPrefillParams { first_key, num_keys, tiles, ..self.params };
+            pass.dispatch(self.prefill, &params, buffers.clone());
         }
     }
 }

@@ -92,7 +92,7 @@ impl TopK {
     /// Without [room](Self::reserve) for them.
     pub fn record(&self, pass: &mut Pass, params: &TopKParams, limits: TopKLimits, buffers: TopKBuffers) {
         if !limits.is_long() {
-            pass.dispatch(&self.short, params, buffers, top_k::grid(params));
+            pass.dispatch(&self.short, params, buffers);
             return;
         }
         let long = self.long.as_ref().expect("room is reserved for long rows");
@@ -103,10 +103,10 @@ impl TopK {
         let peaks = long.peaks.bind();
         let of_peaks = TopKPeaksBuffers { scores: scores.clone(), rows: rows.clone(), peaks: peaks.clone() };
         let of = params.peaks();
-        pass.dispatch(&long.find_peaks, &of, of_peaks, top_k_peaks::grid(&of));
+        pass.dispatch(&long.find_peaks, &of, of_peaks);
         let (chosen, kept) = (long.chosen.bind(), long.kept.bind());
         let buffers = TopKLongBuffers { scores, rows, table, peaks, chosen, kept, out };
-        pass.dispatch(&long.choose, &params, buffers, top_k_long::grid(&params));
+        pass.dispatch(&long.choose, &params, buffers);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::apply_sinks::{self, ApplySinksParams};
+use crate::kernel::apply_sinks::ApplySinksParams;
 use crate::{Variant, slot};
 
 /// Tolerance of shares, which are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
@@ -13,9 +13,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let num_heads = spec.named(|size| size.num_heads, 5, 1..=40);
     let (first_row, rows) = (spec.number(2, 0..=5), spec.rows(9, 1..=40));
     let params = ApplySinksParams { first_row, rows, num_heads };
-    let case =
-        Case::new("heads with and without a sink", variant, &params, apply_sinks::grid(&params, head_dim))
-            .costs(4.0 * f64::from(rows * num_heads) * f64::from(1 + 2 * head_dim), 0.0);
+    let case = Case::new("heads with and without a sink", variant, &params)
+        .costs(4.0 * f64::from(rows * num_heads) * f64::from(1 + 2 * head_dim), 0.0);
     if spec.size().is_some() {
         let lses = rows * num_heads;
         return vec![case.floats_of(lses).floats_of(num_heads).floats_of(lses * head_dim)];

@@ -40,8 +40,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut touched = pages(&layer, &lens);
     let page_bytes = shape.block_bytes() + 4 * digest.pool_len(&shape, 1);
     let new = |name, params: &BlockDigestParams| {
-        Case::new(name, variant, params, block_digest::grid(params, &shape))
-            .costs(f64::from(params.touched) * page_bytes as f64, 0.0)
+        Case::new(name, variant, params).costs(f64::from(params.touched) * page_bytes as f64, 0.0)
     };
     if spec.size().is_some() {
         let params = BlockDigestParams::new(shape.num_kv_heads, count(&touched));

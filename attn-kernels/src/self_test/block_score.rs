@@ -52,6 +52,8 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, shared: bool) -> Cas
     let pages = pages(&layer, &lens);
     let width = num_heads * shape.head_dim;
     let q_stride = width + 4 * spec.number(1, 0..=4);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
     let params = BlockScoreParams {
         num_heads,
         num_kv_heads: shape.num_kv_heads,
@@ -63,16 +65,14 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, shared: bool) -> Cas
         recent_full: u32::from(shared),
         scale: spec.one_of(0.5, &[0.125, 0.3, 0.5]),
         logit_scale: spec.one_of(0.25, &[0.0625, 0.1, 0.25]),
+        rows: count(&rows),
         ..BlockScoreParams::default()
     };
-    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
-    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
     let bounded = variant.get(block_score::BOUNDS).is_some();
     let bounds = if bounded { block_score::bounds_len(&params, rows.len()) } else { 0 };
     let read = digest.pool_len(&shape, pages.len()) + bounds;
     let operations = 2.0 * digest.pool_elements(&shape, pages.len()) as f64 * f64::from(group);
-    let case = Case::new(what, variant, &params, block_score::grid(digest, &params, count(&rows)))
-        .costs(4.0 * read as f64, operations);
+    let case = Case::new(what, variant, &params).costs(4.0 * read as f64, operations);
     let num_blocks = layer.num_blocks() as usize;
     let mut scores = vec![f32::NAN; block_score::scores_len(&params, rows.len())];
     if spec.size().is_some() {

@@ -4,7 +4,7 @@ use super::spec::SPREAD;
 use super::{Case, Spec, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::cache_write::{self, CacheWriteParams};
+use crate::kernel::cache_write::CacheWriteParams;
 use crate::kernel::{KvDtype, KvShape};
 
 /// Tolerance of values in the cache. WGSL leaves the direction of rounding to f16 open, so f16 may differ by one unit
@@ -38,7 +38,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         k_scale: scale(),
         v_scale: scale(),
     };
-    let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&params, &shape))
+    let case = Case::new("rows to scattered slots", variant, &params)
         .costs(f64::from(rows * 2 * width) * f64::from(4 + shape.dtype.bytes()), 0.0);
     if spec.size().is_some() {
         let slots: Vec<u32> = (0..rows).map(|row| row * SPREAD % rows).collect();

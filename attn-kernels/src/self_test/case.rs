@@ -20,8 +20,8 @@ pub struct Case {
     pub what: &'static str,
     /// The kernel.
     pub variant: Variant,
-    /// Parameter block and grid of each dispatch, in order.
-    pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
+    /// Parameter block of each dispatch, in order.
+    pub dispatches: Vec<Vec<u8>>,
     /// Contents of bindings 1, 2, ... before the dispatches; empty for random contents.
     pub buffers: Vec<Vec<u32>>,
     /// Random contents of bindings (counted from 0 in `buffers`), of cases that are only timed.
@@ -120,7 +120,7 @@ pub enum Fault {
 
 impl Case {
     /// Creates a case of one dispatch.
-    pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P, grid: [u32; 3]) -> Self {
+    pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P) -> Self {
         Self {
             what,
             variant: variant.clone(),
@@ -132,13 +132,13 @@ impl Case {
             bytes: 0.0,
             operations: 0.0,
         }
-        .dispatch(params, grid)
+        .dispatch(params)
     }
 
     /// Adds a dispatch on the same buffers.
     #[must_use]
-    pub fn dispatch<P: Pod>(mut self, params: &P, grid: [u32; 3]) -> Self {
-        self.dispatches.push((bytemuck::bytes_of(params).into(), grid));
+    pub fn dispatch<P: Pod>(mut self, params: &P) -> Self {
+        self.dispatches.push(bytemuck::bytes_of(params).into());
         self
     }
 
@@ -300,8 +300,8 @@ impl Case {
             .map(|(buffer, declared)| self.bound(gpu, buffer, declared.access))
             .collect::<Result<_, _>>()?;
         let mut pass = Pass::new("self-test");
-        for (params, grid) in &self.dispatches {
-            pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
+        for params in &self.dispatches {
+            pass.dispatch_bytes(&pipeline, params, &bindings);
         }
         let reads: Vec<_> = buffers.iter().map(|buffer| pass.read(buffer, 0..buffer.len())).collect();
         let outcome = gpu.submit(pass)?.wait()?;

@@ -5,15 +5,15 @@ use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
-use crate::kernel::swap_blocks::{self, Link, SwapBlocksParams};
+use crate::kernel::swap_blocks::{Link, SwapBlocksParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::rows::BlockCopy;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(&Size { cache, rows, .. }) = spec.size() {
         let pairs: Vec<[u32; 2]> = (0..rows).map(|i| [i * SPREAD % rows, rows + i]).collect();
-        let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&cache) };
-        let case = Case::new("blocks", variant, &params, copy_blocks::grid(&cache, rows));
+        let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&cache), copies: rows };
+        let case = Case::new("blocks", variant, &params);
         return vec![case.costs(copied(&cache, rows), 0.0).binding(&pairs).blocks_of(&cache, 2 * rows)];
     }
     let shape = KvShape {
@@ -29,15 +29,14 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .take(spec.number(4, 1..=5) as usize)
         .collect();
     let block_quads = copy_blocks::block_quads(&shape);
-    let params = CopyBlocksParams { block_quads };
+    let params = CopyBlocksParams { block_quads, copies: count(&pairs) };
     let before: Vec<u32> = (0..block_quads * 4 * 8).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
     let mut after = before.clone();
     cpu::copy_blocks::copy_blocks(block_quads as usize * 4, &pairs, &mut after);
-    let case =
-        Case::new("one block to one and to many", variant, &params, copy_blocks::grid(&shape, count(&pairs)))
-            .costs(copied(&shape, count(&pairs)), 0.0)
-            .binding(&pairs)
-            .words(&before, &after);
+    let case = Case::new("one block to one and to many", variant, &params)
+        .costs(copied(&shape, count(&pairs)), 0.0)
+        .binding(&pairs)
+        .words(&before, &after);
     vec![case]
 }
 
@@ -50,7 +49,7 @@ pub(crate) fn swap_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(&Size { cache, rows, .. }) = spec.size() {
         let pairs: Vec<[u32; 2]> = (0..rows).map(|i| [i * SPREAD % rows, i]).collect();
         let params = SwapBlocksParams::new(copy_blocks::block_quads(&cache), rows, Link::Memory);
-        let case = Case::new("blocks", variant, &params, swap_blocks::grid(&params)).binding(&pairs);
+        let case = Case::new("blocks", variant, &params).binding(&pairs);
         let case = case.blocks_of(&cache, rows).blocks_of(&cache, rows);
         return vec![case.costs(copied(&cache, rows), 0.0)];
     }
@@ -66,10 +65,7 @@ pub(crate) fn swap_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (source, before) = (words(5, 0x9e37_79b9), words(71, 0x85eb_ca6b));
         let mut after = before.clone();
         cpu::swap_blocks::swap_blocks(block_quads as usize * 4, &pairs, &source, &mut after);
-        Case::new(name, variant, &params, swap_blocks::grid(&params))
-            .binding(&pairs)
-            .binding(&source)
-            .words(&before, &after)
+        Case::new(name, variant, &params).binding(&pairs).binding(&source).words(&before, &after)
     };
     let mut cases = vec![
         case("small blocks of one pool into another", spec.number(96, 1..=300), Link::Memory),
@@ -96,8 +92,5 @@ fn part_of_pools(variant: &Variant, spec: &Spec) -> Case {
         first_target: 50,
         ..SwapBlocksParams::new(block_quads, 4, Link::Bus)
     };
-    Case::new("part of two pools", variant, &params, swap_blocks::grid(&params))
-        .binding(&pairs)
-        .binding(&source)
-        .words(&before, &after)
+    Case::new("part of two pools", variant, &params).binding(&pairs).binding(&source).words(&before, &after)
 }

@@ -8,11 +8,7 @@ use super::layer::{ATTENTION, Layer, queries};
 use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::flashprefill::FlashPrefill;
-use crate::kernel::{
-    KvDtype, KvLayout, KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means,
-    keep_blocks,
-};
-use crate::profile::Registers;
+use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Level, Variant, slot};
 
 /// Tolerance of sums of keys of size 1 in another order.
@@ -50,13 +46,12 @@ pub(crate) fn block_means(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let params = f.block_means(&shape).expect("there are blocks before the chunk");
     let [keys, values] = cpu::block_means::block_means(&layer.kv(), &params, block, &layer.tables);
     let [k, v] = layer.words();
-    let case =
-        Case::new("the full blocks of a sequence", variant, &params, block_means::grid(&shape, &params))
-            .binding(&layer.tables)
-            .binding(&k)
-            .binding(&v)
-            .output(MEANS, &keys)
-            .output(MEANS, &values);
+    let case = Case::new("the full blocks of a sequence", variant, &params)
+        .binding(&layer.tables)
+        .binding(&k)
+        .binding(&v)
+        .output(MEANS, &keys)
+        .output(MEANS, &values);
     vec![case]
 }
 
@@ -91,9 +86,7 @@ pub(crate) fn attend_means(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let sizes = [block, head_dim].map(|n| n as usize);
     let to = (&mut all_out[..], &mut all_lse[..]);
     cpu::attend_means::attend_means(&params, sizes, &q, [&keys, &values], &lists, to);
-    let registers = variant.registers.unwrap_or(Registers::Many);
-    let grid = attend_means::grid(&params, block, f.query_blocks(), registers);
-    let case = Case::new("a chunk inside blocks", variant, &params, grid)
+    let case = Case::new("a chunk inside blocks", variant, &params)
         .binding(&q)
         .binding(&keys)
         .binding(&values)
@@ -109,11 +102,10 @@ pub(crate) fn block_mean(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let params = f.block_mean(&shape).expect("there are blocks before the chunk");
     let want = cpu::block_mean::block_mean(&layer.kv(), &params, block, &layer.tables);
     let [k, _] = layer.words();
-    let case =
-        Case::new("the full blocks of a sequence", variant, &params, block_mean::grid(&shape, &params))
-            .binding(&layer.tables)
-            .binding(&k)
-            .output(MEANS, &want);
+    let case = Case::new("the full blocks of a sequence", variant, &params)
+        .binding(&layer.tables)
+        .binding(&k)
+        .output(MEANS, &want);
     vec![case]
 }
 
@@ -141,15 +133,10 @@ pub(crate) fn block_energy(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let of_means = Heads::new("means", &means, [2, means.len() / 2 / dim, dim]).expect(fits);
     let params = f.block_energy(&shape, &blocks);
     let want = cpu::block_energy::block_energy(&params, block as usize, &blocks, &q_heads, &of_means);
-    let (grid, tolerance) = if is_coop {
-        (block_energy_coop::grid(&params, blocks.end), COOP)
-    } else {
-        (block_energy::grid(&params, blocks.end), ATTENTION)
-    };
-    let case = Case::new("a chunk inside blocks", variant, &params, grid)
+    let case = Case::new("a chunk inside blocks", variant, &params)
         .binding(&q)
         .binding(&means)
-        .finite(tolerance, &want);
+        .finite(if is_coop { COOP } else { ATTENTION }, &want);
     vec![case]
 }
 
@@ -177,9 +164,7 @@ pub(crate) fn keep_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         out[0] = count(list);
         out[1..=list.len()].copy_from_slice(list);
     }
-    let case = Case::new("shares of the largest", variant, &params, keep_blocks::grid(&params))
-        .binding(&energies)
-        .words(&before, &after);
+    let case = Case::new("shares of the largest", variant, &params).binding(&energies).words(&before, &after);
     let limits = blocks.flat_map(|row| [f.first_block() + row + 1; 2]).collect();
     let lists = Indices { order: Order::List, stride: stride as usize, limits, none: None };
     let mut cases = vec![case];

@@ -6,7 +6,7 @@ use super::spec::Size;
 use super::{Case, Spec, count, shape, token_bytes};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::gather_cache::{self, GatherCacheParams};
+use crate::kernel::gather_cache::GatherCacheParams;
 use crate::kernel::{KvDtype, KvShape};
 
 /// Tolerance of products with a scale, which are rounded once, in f32.
@@ -36,6 +36,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         k_scale: scale(0.5),
         v_scale: scale(4.0),
         max_keys: lens.iter().copied().max().unwrap_or(0).max(1),
+        spans: count(&spans),
     };
     let len = (row * heads * shape.head_dim) as usize;
     let (mut k_out, mut v_out) = (vec![f32::NAN; len], vec![f32::NAN; len]);
@@ -44,8 +45,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     k_out.iter_mut().for_each(|x| *x *= params.k_scale);
     v_out.iter_mut().for_each(|x| *x *= params.v_scale);
     let [k, v] = layer.words();
-    let grid = gather_cache::grid(&shape, &params, count(&spans));
-    let case = Case::new("sequences side by side", variant, &params, grid)
+    let case = Case::new("sequences side by side", variant, &params)
         .binding(&spans)
         .binding(&k)
         .binding(&v)
@@ -68,9 +68,10 @@ fn timed(variant: &Variant, shape: &KvShape, size: &Size) -> Case {
         k_scale: 1.0,
         v_scale: 1.0,
         max_keys,
+        spans: count(&spans),
     };
     let layer = Layer::empty(*shape, &[context], 1);
-    Case::new("one sequence", variant, &params, gather_cache::grid(shape, &params, count(&spans)))
+    Case::new("one sequence", variant, &params)
         .costs(f64::from(context) * (token_bytes(shape) + 8.0 * f64::from(width)), 0.0)
         .binding(&spans)
         .blocks_of(shape, layer.num_blocks())

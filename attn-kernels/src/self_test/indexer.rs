@@ -8,7 +8,7 @@ use super::spec::Size;
 use super::{Case, Spec, count, filled};
 use crate::cpu::{self, PagedKv, Tolerance, f32_of};
 use crate::kernel::index_logits::{self, IndexLogitsParams};
-use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
+use crate::kernel::prefix_slots::PrefixSlotsParams;
 use crate::kernel::{KEYS, KvDtype, KvLayout, KvShape, index_logits_coop};
 use crate::{Level, Variant, slot};
 
@@ -46,11 +46,12 @@ fn timed(variant: &Variant, size: &Size) -> Case {
     // Codes have scales of four bytes.
     let key_words = if is_published(variant) { head_dim / 4 + 1 } else { head_dim * cache.dtype.bytes() / 4 };
     let words = count(&layer.tables) * cache.block_size * key_words;
-    let params = IndexLogitsParams { num_heads, logit_stride: context, neg_inf: f32::NEG_INFINITY };
+    let neg_inf = f32::NEG_INFINITY;
+    let params = IndexLogitsParams { num_heads, logit_stride: context, neg_inf, rows: batch };
     let rows: Vec<_> = (0..).zip(&layer.table_of).map(|(row, table)| [row, 0, context, *table]).collect();
     let operations = 2.0 * f64::from(num_heads * head_dim) * f64::from(batch) * f64::from(context);
     let spare = 2 * cache.block_size * key_words;
-    Case::new("all keys", variant, &params, grid(variant, &params, batch))
+    Case::new("all keys", variant, &params)
         .costs(4.0 * f64::from(words), operations)
         .floats_of(batch * num_heads * head_dim)
         .words_of(words + spare)
@@ -58,11 +59,6 @@ fn timed(variant: &Variant, size: &Size) -> Case {
         .binding(&rows)
         .floats_of(batch * num_heads)
         .floats_of(batch * context)
-}
-
-fn grid(variant: &Variant, params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
-    let of = if variant.level == Level::Coop { index_logits_coop::grid } else { index_logits::grid };
-    of(params, rows)
 }
 
 fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> Case {
@@ -81,7 +77,8 @@ fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> 
     let (k, kept) =
         if published { coded(&layer, &lens) } else { (layer.words()[0].clone(), layer.k.clone()) };
     let stride = 3 * page + spec.number(5, 0..=9);
-    let params = IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY };
+    let neg_inf = f32::NEG_INFINITY;
+    let params = IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf, rows: 3 };
     // One row sees no key before its seventh; two rows of logits are of one query.
     let sequences = [(2, 7), (0, 0), (1, 0)];
     let rows = sequences
@@ -95,7 +92,7 @@ fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> 
         |table: usize, t: usize| kept.key(&layer.tables[table..], 0, t).map(f32_of).collect::<Vec<f32>>();
     let mut logits = vec![f32::NAN; (3 * stride) as usize];
     cpu::index_logits::index_logits(&params, head_dim as usize, &q, &rows, &gates, key, &mut logits);
-    Case::new(what, variant, &params, grid(variant, &params, 3))
+    Case::new(what, variant, &params)
         .binding(&q)
         .binding(&k)
         .binding(&layer.tables)
@@ -131,19 +128,19 @@ pub(crate) fn prefix_slots(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let layer = Layer::empty(cache, &vec![context; batch as usize], 1);
         let sequences = (0..).zip(&layer.table_of);
         let spans: Vec<[u32; 4]> = sequences.map(|(i, table)| [0, context, i * context, *table]).collect();
-        let params = PrefixSlotsParams { block_size: cache.block_size };
-        let case = Case::new("whole prefixes", variant, &params, prefix_slots::grid(&spans)).binding(&spans);
+        let params = PrefixSlotsParams::new(cache.block_size, &spans);
+        let case = Case::new("whole prefixes", variant, &params).binding(&spans);
         let bytes = 4.0 * (f64::from(batch * context) + layer.tables.len() as f64);
         return vec![case.binding(&layer.tables).floats_of(batch * context).costs(bytes, 0.0)];
     }
-    let params = PrefixSlotsParams { block_size: spec.one_of(16, &[16, 32, 64]) };
     let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
     // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.
     let spans = [[0, 300, 5, 0], [17, 40, 310, 20], [3, 0, 350, 30], [250, 1, 350, 10]];
+    let params = PrefixSlotsParams::new(spec.one_of(16, &[16, 32, 64]), &spans);
     let before = vec![77_777; 352];
     let mut after = before.clone();
     cpu::prefix_slots::prefix_slots(&params, &spans, &tables, &mut after);
-    let case = Case::new("spans of prefixes", variant, &params, prefix_slots::grid(&spans))
+    let case = Case::new("spans of prefixes", variant, &params)
         .binding(&spans)
         .binding(&tables)
         .words(&before, &after);

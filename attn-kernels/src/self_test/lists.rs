@@ -4,9 +4,9 @@ use super::hostile::{self, Indices, Order};
 use super::options::Lists;
 use super::spec::Size;
 use super::{Case, Spec, count};
-use crate::kernel::keep_lists::{self, KeepListsParams};
-use crate::kernel::list_counts::{self, ListCountsParams};
-use crate::kernel::vote_blocks::{self, VoteBlocksParams};
+use crate::kernel::keep_lists::KeepListsParams;
+use crate::kernel::list_counts::ListCountsParams;
+use crate::kernel::vote_blocks::VoteBlocksParams;
 use crate::rows::KeptRow;
 use crate::{Variant, cpu};
 
@@ -44,7 +44,7 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
             out_stride: 1 + blocks,
             first_list: 0,
         };
-        let case = Case::new("a majority", variant, &params, vote_blocks::grid()).binding(&lists.lists);
+        let case = Case::new("a majority", variant, &params).binding(&lists.lists);
         return vec![case.floats_of(1 + blocks).costs(4.0 * lists.lists.len() as f64, 0.0)];
     }
     // Blocks beyond one tile of counters, and a chunk behind them.
@@ -70,7 +70,7 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         list[0] = count(&kept);
         list[1..=kept.len()].copy_from_slice(&kept);
     }
-    let case = Case::new("a majority behind one tile", variant, &params, vote_blocks::grid())
+    let case = Case::new("a majority behind one tile", variant, &params)
         .costs(4.0 * lists.len() as f64, 0.0)
         .binding(&lists)
         .words(&before, &after);
@@ -101,10 +101,7 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = |what, kept: Vec<u32>, made: Vec<u32>| {
         let (mut kept_after, mut after) = (kept.clone(), made.clone());
         cpu::keep_lists::keep_lists(&params, &rows, &mut kept_after, &mut after);
-        Case::new(what, variant, &params, keep_lists::grid(&params))
-            .binding(&words)
-            .words(&kept, &kept_after)
-            .words(&made, &after)
+        Case::new(what, variant, &params).binding(&words).words(&kept, &kept_after).words(&made, &after)
     };
     let (kept, made) = (slots * sets, params.rows * sets * copies);
     let of_blocks = case("lists", lists(kept, 190, params.kept_stride), lists(made, 190, params.list_stride));
@@ -116,21 +113,19 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
 pub(crate) fn list_counts(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         let lists = shares(size);
-        let params = ListCountsParams { list_stride: lists.stride, first: 0 };
-        let case = Case::new("one run", variant, &params, list_counts::grid(1)).binding(&lists.lists);
+        let params = ListCountsParams { list_stride: lists.stride, first: 0, spans: 1 };
+        let case = Case::new("one run", variant, &params).binding(&lists.lists);
         return vec![case.binding(&[[0, size.rows]]).floats_of(1).costs(4.0 * f64::from(size.rows), 0.0)];
     }
     let (voters, blocks) = (spec.number(150, 76..=300), spec.number(37, 1..=500));
     let stride = blocks + spec.number(3, 1..=5);
-    let params = ListCountsParams { list_stride: stride, first: 2 };
-    let lists = lists(voters, blocks, stride);
     let spans = [[3, 1], [0, voters], [10, 0], [7, 66]];
+    let params = ListCountsParams { list_stride: stride, first: 2, spans: count(&spans) };
+    let lists = lists(voters, blocks, stride);
     let before = vec![UNUSED; 7];
     let mut after = before.clone();
     after[2..6].copy_from_slice(&cpu::list_counts::list_counts(&lists, stride, &spans));
-    let case = Case::new("runs of lists", variant, &params, list_counts::grid(count(&spans)))
-        .binding(&lists)
-        .binding(&spans)
-        .words(&before, &after);
+    let case =
+        Case::new("runs of lists", variant, &params).binding(&lists).binding(&spans).words(&before, &after);
     vec![case]
 }

@@ -2,8 +2,8 @@
 
 use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::gate_sum::{self, GateSumParams};
-use crate::kernel::lse_merge::{self, LseMergeParams};
+use crate::kernel::gate_sum::GateSumParams;
+use crate::kernel::lse_merge::LseMergeParams;
 use crate::{Variant, slot};
 
 /// Tolerance of weights, which are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
@@ -13,8 +13,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
     let new = |name, params: &LseMergeParams| {
-        Case::new(name, variant, params, lse_merge::grid(params, dim))
-            .costs(12.0 * f64::from(params.rows) * f64::from(dim), 0.0)
+        Case::new(name, variant, params).costs(12.0 * f64::from(params.rows) * f64::from(dim), 0.0)
     };
     if let Some(size) = spec.size() {
         let rows = size.rows * size.num_heads;
@@ -56,7 +55,7 @@ pub(crate) fn gate_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let [compressed, selected, window] = &branches;
     let want = cpu::gate_sum::gate_sum(dim as usize, &gates, [compressed, selected, window]);
     let params = GateSumParams { heads };
-    let case = Case::new("gates of all sizes", variant, &params, gate_sum::grid(dim, &params))
+    let case = Case::new("gates of all sizes", variant, &params)
         .binding(&gates)
         .binding(compressed)
         .binding(selected)

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use super::layer::{ATTENTION, queries};
 use super::{Case, Spec, count, filled, shape, token_bytes};
 use crate::cpu;
-use crate::kernel::masked_attention::{self, MaskedAttentionParams, MaskedRow};
+use crate::kernel::masked_attention::{MaskedAttentionParams, MaskedRow};
 use crate::{Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -42,7 +42,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         k_scale: 1.0,
         v_scale: 1.0,
     };
-    let case = Case::new("rows out of order", variant, &params, masked_attention::grid(&params))
+    let case = Case::new("rows out of order", variant, &params)
         .costs(tokens * token_bytes(&shape), tokens * 4.0 * f64::from(width));
     if spec.size().is_some() {
         let all = vec![u32::MAX; (count * mask_stride) as usize];

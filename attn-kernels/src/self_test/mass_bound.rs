@@ -6,7 +6,7 @@ use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::mass_bound::{self, MassBoundParams};
-use crate::kernel::mass_merge::{self, MassMergeParams};
+use crate::kernel::mass_merge::MassMergeParams;
 use crate::kernel::paged_decode::PARTITION;
 
 /// Tolerance of sums of exponentials, and the slack of their bounds.
@@ -55,6 +55,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, keeps: &[fn(u32, u32
         share_stride: mass_bound::share_stride(list_stride),
         partition_size: PARTITION,
         slack: spec.one_of(2.0, &[1.0, 1.5, 2.0]),
+        rows: count(&lens),
     };
     let heads = lens.len() * num_heads as usize;
     let bounds: Vec<[f32; 2]> = spec
@@ -69,7 +70,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, keeps: &[fn(u32, u32
         .collect();
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
     let shares = cpu::mass_bound::mass_bound(&params, &bounds, &rows, &selected, &stats);
-    Case::new(what, variant, &params, mass_bound::grid(&params, count(&rows)))
+    Case::new(what, variant, &params)
         .binding(&bounds)
         .binding(&rows)
         .binding(&selected)
@@ -95,10 +96,11 @@ fn timed(variant: &Variant, size: &Size) -> Case {
         share_stride: mass_bound::share_stride(blocks),
         partition_size: PARTITION,
         slack: 1.0,
+        rows: batch,
     };
     let of_heads = [2 * blocks, 2 * params.max_partitions, params.share_stride];
     let [bounds, stats, shares] = of_heads.map(|len| batch * num_heads * len);
-    Case::new("a share of the blocks", variant, &params, mass_bound::grid(&params, batch))
+    Case::new("a share of the blocks", variant, &params)
         .costs(4.0 * f64::from(bounds + stats + shares + count(&lists)), 0.0)
         .floats_of(bounds)
         .binding(&vec![[0, context, 0, 0]; batch as usize])
@@ -112,7 +114,7 @@ pub(crate) fn merge_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (layers, rows) = (size.rows, size.batch * size.num_heads);
         let share_stride = mass_bound::share_stride(size.context.div_ceil(size.select_block));
         let (params, shares) = (MassMergeParams { layers, rows, share_stride }, layers * rows * share_stride);
-        let case = Case::new("all layers", variant, &params, mass_merge::grid(&params));
+        let case = Case::new("all layers", variant, &params);
         return vec![case.costs(4.0 * f64::from(shares + rows), 0.0).floats_of(shares).floats_of(rows)];
     }
     // More layers than lanes; every third row of a layer drops nothing.
@@ -127,8 +129,7 @@ pub(crate) fn merge_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // And one row in no layer.
     shares.chunks_mut(4).skip(4).step_by(5).for_each(|shares| shares[0] = -1.0);
     let masses = cpu::mass_merge::mass_merge(&params, &shares);
-    let case = Case::new("a row that drops nothing", variant, &params, mass_merge::grid(&params))
-        .binding(&shares)
-        .finite(SHARES, &masses);
+    let case =
+        Case::new("a row that drops nothing", variant, &params).binding(&shares).finite(SHARES, &masses);
     vec![case]
 }

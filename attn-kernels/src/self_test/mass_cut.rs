@@ -6,8 +6,8 @@ use super::spec::Size;
 use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::KvShape;
-use crate::kernel::block_lse::{self, BlockLseParams};
-use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams, ROUNDS};
+use crate::kernel::block_lse::BlockLseParams;
+use crate::kernel::mass_cut::{FIRST, LIST, MassCutParams, ROUNDS};
 use crate::{Variant, slot};
 
 /// Makes one case that wants only the last block of each row, and one that wants only the blocks that a cut adds.
@@ -29,6 +29,7 @@ pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
         stride: 11,
         scale: spec.one_of(0.125, &[0.0625, 0.1, 0.125]),
         first: 1,
+        rows: count(&lens),
     };
     let q =
         queries(lens.len(), (num_heads * shape.head_dim) as usize, params.q_stride as usize, spec.seed(2));
@@ -48,7 +49,7 @@ pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let here = |i: usize| wanted(i / (11 * num_heads as usize), u32::try_from(i % 11).expect("a block"));
         let want: Vec<f32> =
             all.iter().enumerate().map(|(i, x)| if here(i) { *x } else { f32::NAN }).collect();
-        Case::new(what, variant, &params, block_lse::grid(&params, select_block, count(&rows)))
+        Case::new(what, variant, &params)
             .binding(&q)
             .binding(&k)
             .binding(&layer.tables)
@@ -68,14 +69,13 @@ fn timed_lse(variant: &Variant, size: &Size) -> Case {
     let layer = Layer::empty(cache, &size.lens(), 1);
     let (q_stride, stride) = (num_heads * head_dim, context.div_ceil(select_block));
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let params = BlockLseParams { num_heads, num_kv_heads, q_stride, stride, scale, first: 1 };
-    let (later, grid) =
-        (BlockLseParams { first: 0, ..params }, block_lse::grid(&params, select_block, batch));
+    let params = BlockLseParams { num_heads, num_kv_heads, q_stride, stride, scale, first: 1, rows: batch };
+    let later = BlockLseParams { first: 0, ..params };
     let rows: Vec<_> = (0..).zip(&layer.table_of).map(|(row, table)| [row, context, *table, 0]).collect();
     let (sets, lses) = (batch * num_kv_heads, batch * num_heads * stride);
     ROUNDS[1..]
         .iter()
-        .fold(Case::new("all rounds", variant, &params, grid), |case, _| case.dispatch(&later, grid))
+        .fold(Case::new("all rounds", variant, &params), |case, _| case.dispatch(&later))
         .costs(4.0 * f64::from(lses), 0.0)
         .floats_of(batch * q_stride)
         .blocks_of(&cache, layer.num_blocks())
@@ -93,17 +93,14 @@ fn timed_cut(variant: &Variant, size: &Size) -> Case {
     let (num_kv_heads, stride) = (cache.num_kv_heads, context.div_ceil(select_block));
     let params = |round| {
         let list_stride = stride + 1;
-        let (odds, slack) = (9.0, 1.0);
-        MassCutParams { num_heads, num_kv_heads, stride, select_block, list_stride, round, odds, slack }
+        let (odds, slack, rows) = (9.0, 1.0, batch);
+        MassCutParams { num_heads, num_kv_heads, stride, select_block, list_stride, round, odds, slack, rows }
     };
-    let grid = mass_cut::grid(&params(FIRST), batch);
     let (sets, heads) = (batch * num_kv_heads, batch * num_heads);
     let (scores, bounds, lists) = (sets * stride, 2 * heads * stride, sets * (stride + 1));
     ROUNDS[1..]
         .iter()
-        .fold(Case::new("all rounds", variant, &params(FIRST), grid), |case, round| {
-            case.dispatch(&params(*round), grid)
-        })
+        .fold(Case::new("all rounds", variant, &params(FIRST)), |case, round| case.dispatch(&params(*round)))
         .costs(4.0 * f64::from(scores + bounds + lists), 0.0)
         .binding(&vec![[0, context, 0, 0]; batch as usize])
         .floats_of(scores)
@@ -134,6 +131,7 @@ pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
         round: FIRST | LIST,
         odds: 4.0,
         slack: 2.0,
+        rows: count(&lens),
     };
     let sets = lens.len() * kv_heads as usize;
     let mut scores: Vec<f32> =
@@ -158,14 +156,13 @@ pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     // Where the search ended is told by the lists.
     let anywhere = vec![f32::NAN; 4 * sets];
-    let case =
-        Case::new("rows of some and of no blocks", variant, &params, mass_cut::grid(&params, count(&rows)))
-            .binding(&rows)
-            .binding(&scores)
-            .binding(&bounds)
-            .binding(&lses)
-            .finite(Tolerance::EXACT, &anywhere)
-            .words(&before, &lists);
+    let case = Case::new("rows of some and of no blocks", variant, &params)
+        .binding(&rows)
+        .binding(&scores)
+        .binding(&bounds)
+        .binding(&lses)
+        .finite(Tolerance::EXACT, &anywhere)
+        .words(&before, &lists);
     let blocks = |len: &u32| std::iter::repeat_n(len.div_ceil(select_block), kv_heads as usize);
     let limits = lens.iter().flat_map(blocks).collect();
     let lists = Indices { order: Order::List, stride: params.list_stride as usize, limits, none: None };

@@ -37,7 +37,7 @@ pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let rope_start = latent_start + shape.latent + spec.number(3, 0..=5);
     let row_stride = rope_start + shape.rope + spec.number(4, 0..=5);
     let params = LatentWriteParams { rows, row_stride, latent_start, rope_start };
-    let case = Case::new("rows to scattered slots", variant, &params, latent_write::grid(&params, &shape))
+    let case = Case::new("rows to scattered slots", variant, &params)
         .costs(f64::from(rows) * (4 * shape.width() as usize + shape.token_bytes()) as f64, 0.0);
     if spec.size().is_some() {
         let slots: Vec<u32> = (0..rows).map(|row| row * SPREAD % rows).collect();
@@ -147,12 +147,13 @@ fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
         scale: 1.0 / (shape.width() as f32).sqrt(),
         list_stride: lists.as_ref().map_or(if is_two { k } else { 0 }, |lists| lists.stride),
         compressed_stride: if is_two { context } else { 0 },
+        rows: batch,
         ..MlaDecodeParams::default()
     };
     let tokens = f64::from(batch) * f64::from(keys);
     let operations = tokens * f64::from(num_heads) * 2.0 * f64::from(shape.width() + shape.latent);
     let words = |tokens: u32| tokens as usize * shape.token_bytes() / size_of::<u32>();
-    let case = Case::new("all rows", variant, &params, grid(variant, &params, batch))
+    let case = Case::new("all rows", variant, &params)
         .costs(tokens * shape.token_bytes() as f64, operations)
         .floats_of(batch * params.q_stride);
     let case = if is_two {
@@ -171,14 +172,6 @@ fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
     }
     let slots = |of: u32| -> Vec<u32> { (0..batch * of).map(|slot| slot * SPREAD % (batch * of)).collect() };
     case.binding(&slots(k)).binding(&slots(context))
-}
-
-/// Returns the number of workgroups of a dispatch in each dimension.
-fn grid(variant: &Variant, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
-    match variant.level {
-        Level::Coop => mla_decode_coop::grid(params, rows),
-        _ => mla_decode::grid(params, rows, variant.registers.unwrap_or(Registers::Many)),
-    }
 }
 
 fn two(variant: &Variant, spec: &Spec) -> Case {
@@ -330,6 +323,7 @@ fn case<'a>(
         max_partitions,
         reduced: u32::from(!coop && !spec.is_whole()),
         scale: 1.0 / (shape.width() as f32).sqrt(),
+        rows: count(rows),
         ..params
     };
     let latent_row = |(index, row): (usize, &[u32; 4])| {
@@ -345,8 +339,7 @@ fn case<'a>(
     // Codes become f16 on the way: products with their scales are rounded.
     let codes = shape.dtype.is_code();
     let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
-    let case = inputs(Case::new(what, variant, &params, grid(variant, &params, count(rows))).binding(&q));
-    let case = case.binding(rows);
+    let case = inputs(Case::new(what, variant, &params).binding(&q)).binding(rows);
     if coop {
         return case.output(COOP, &partial).log_sums(COOP, &stats);
     }

@@ -5,7 +5,7 @@ use super::options::{self, AttentionInputs};
 use super::spec::{LOUDNESS, WHOLE};
 use super::{Case, Spec, count, filled, shape, token_bytes};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
+use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
 use crate::kernel::{KvDtype, KvShape};
 use crate::{Level, Variant, slot};
 
@@ -40,7 +40,11 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     layer.recycle_each(rows.iter().rev().map(|row| row[3]));
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
-    let (lanes, partition_size) = division(variant, spec);
+    let is_coop = variant.level == Level::Coop;
+    let partition_size = spec.partition(match is_coop {
+        true => &[16, 32, 64, PARTITION, 2048, WHOLE],
+        false => &[128, PARTITION, 512, 2048, WHOLE],
+    });
     let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows, spec);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
@@ -55,11 +59,11 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         reduced,
         list_stride: asked.list_stride(),
         softcap: asked.softcap,
+        rows: count,
         ..PagedDecodeParams::default()
     };
     let tokens = asked.tokens(&lens, shape.num_kv_heads);
-    let grid = paged_decode::grid(&params, &shape, lanes, count);
-    let case = Case::new(what, variant, &scaled(&shape, params), grid)
+    let case = Case::new(what, variant, &scaled(&shape, params))
         .costs(tokens * token_bytes(&shape), tokens * 4.0 * f64::from(width));
     let (options, tables) = (asked.words(), options::tables(variant, &layer.tables, shape.num_kv_heads));
     if spec.size().is_some() {
@@ -79,7 +83,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     let [k, v] = layer.words();
     // Sums of several partitions are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
-    let close = loudly(if lanes == Lanes::Matrices { COOP } else { ATTENTION }, loud);
+    let close = loudly(if is_coop { COOP } else { ATTENTION }, loud);
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
     case.binding(&q)
         .binding(&k)
@@ -89,14 +93,6 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         .output(tolerance, &partial)
         .output(close, stats.as_flattened())
         .optional(options.as_deref())
-}
-
-/// Returns the lanes of a variant, and the number of keys of a partition.
-fn division(variant: &Variant, spec: &Spec) -> (Lanes, u32) {
-    match lanes_of(variant) {
-        Lanes::Matrices => (Lanes::Matrices, spec.partition(&[16, 32, 64, PARTITION, 2048, WHOLE])),
-        lanes => (lanes, spec.partition(&[128, PARTITION, 512, 2048, WHOLE])),
-    }
 }
 
 /// Returns the scale of values: 0.5 for fp8 codes, otherwise 1.
@@ -114,15 +110,6 @@ fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
             ..params
         },
         _ => params,
-    }
-}
-
-fn lanes_of(variant: &Variant) -> Lanes {
-    match variant.level {
-        Level::Baseline => Lanes::Workgroup,
-        Level::Subgroup if variant.software => Lanes::Alone(filled(variant, slot::SUBGROUP)),
-        Level::Subgroup => Lanes::Subgroup(filled(variant, slot::SUBGROUP)),
-        Level::Coop => Lanes::Matrices,
     }
 }
 

@@ -25,15 +25,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
         let heads = shape.num_kv_heads * spec.number(2, 1..=8);
-        let grid = |tiles| paged_prefill_coop::grid(heads, tiles);
-        let all = Dispatch {
-            tile_rows,
-            first_key: 0,
-            num_keys: u32::MAX,
-            part_keys: u32::MAX,
-            tolerance: COOP,
-            grid: &grid,
-        };
+        let all =
+            Dispatch { tile_rows, first_key: 0, num_keys: u32::MAX, part_keys: u32::MAX, tolerance: COOP };
         // All keys, some of them, that do not fill the last step, and parts of which the last has no key.
         let dispatches =
             [all, Dispatch { first_key: 16, num_keys: 24, ..all }, Dispatch { part_keys: 32, ..all }];
@@ -41,12 +34,10 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     let shape = shape(variant, spec.number(2, 1..=4));
     let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
-    let loads = filled(variant, paged_prefill::TRIPS);
-    let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
-    let most = paged_prefill::tile_rows(loads);
+    let most = paged_prefill::tile_rows(filled(variant, paged_prefill::TRIPS));
     let (tile_rows, tolerance) = (spec.number(most, 1..=most), ATTENTION);
     let (num_keys, part_keys) = (u32::MAX, u32::MAX);
-    let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance, grid: &grid };
+    let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance };
     let dispatches = [all, Dispatch { part_keys: spec.one_of(32, &[8, 32, 64, 96]), ..all }];
     dispatches.map(|dispatch| case(variant, shape, num_heads, &dispatch, spec)).into()
 }
@@ -79,13 +70,12 @@ fn skip_tiles(variant: &Variant) -> SkipTiles {
 
 /// Dispatch of a case, and its tolerance.
 #[derive(Clone, Copy)]
-struct Dispatch<'a> {
+struct Dispatch {
     tile_rows: u32,
     first_key: u32,
     num_keys: u32,
     part_keys: u32,
     tolerance: Tolerance,
-    grid: &'a dyn Fn(u32) -> [u32; 3],
 }
 
 /// Divides chunks into tiles, each with a list of its own.
@@ -103,15 +93,15 @@ fn tiles_of(chunks: &[(u32, u32)], table_of: &[u32], tile_rows: u32) -> Vec<Tile
 }
 
 /// Splits the case into dispatches of as many keys as a software driver computes at once.
-fn in_segments(mut case: Case, params: &PagedPrefillParams, last: u32, grid: [u32; 3]) -> Case {
+fn in_segments(mut case: Case, params: &PagedPrefillParams, last: u32) -> Case {
     case.dispatches.clear();
     let segments = paged_prefill::segments(0, last, true);
     let params = |(first_key, num_keys)| PagedPrefillParams { first_key, num_keys, ..*params };
-    segments.map(params).fold(case, |case, params| case.dispatch(&params, grid))
+    segments.map(params).fold(case, |case, params| case.dispatch(&params))
 }
 
-fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>, spec: &Spec) -> Case {
-    let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance, grid } = *dispatch;
+fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch, spec: &Spec) -> Case {
+    let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance } = *dispatch;
     let chunks = chunks(variant, spec, shape.block_size);
     let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
     let mut layer = Layer::new(shape, &lens, spec.seed(3));
@@ -126,6 +116,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
     layer.recycle_each(chunks.iter().map(|(first, _)| asked.attention.mask.first_key(*first)));
     let width = num_heads * shape.head_dim;
     let q_stride = width + 4 * spec.number(1, 0..=4);
+    let parts = if part_keys == u32::MAX { 1 } else { PARTS };
     let params = PagedPrefillParams {
         num_heads,
         num_kv_heads: shape.num_kv_heads,
@@ -139,9 +130,10 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         part_keys,
         part_rows: at,
         log_skip: LOG_SKIP,
+        tiles: count(&tiles),
+        parts,
         ..PagedPrefillParams::default()
     };
-    let parts = if part_keys == u32::MAX { 1 } else { PARTS };
     // What scores leave out is clear in queries of the usual size.
     let loudness = if asked.attention.skip { &[1.0] } else { &LOUDNESS[..] };
     let (loud, q) = spec.queries([at as usize, width as usize, q_stride as usize], 4, loudness);
@@ -163,14 +155,13 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         out.append(part_out);
         lse.append(part_lse);
     }
-    let [x, y, _] = grid(count(&tiles));
     let [k, v] = layer.words();
     let name = if parts == 1 { "chunks round blocks and tiles" } else { "keys in parts" };
-    let made = Case::new(name, variant, &params, [x, y, parts]);
+    let made = Case::new(name, variant, &params);
     let last = ends.iter().copied().max().unwrap_or(1) - 1;
     // Matrices do not go on where an earlier dispatch ended.
     let goes_on = parts == 1 && variant.level < Level::Coop;
-    let made = if goes_on { in_segments(made, &params, last, [x, y, 1]) } else { made };
+    let made = if goes_on { in_segments(made, &params, last) } else { made };
     made.binding(&q)
         .binding(&k)
         .binding(&v)

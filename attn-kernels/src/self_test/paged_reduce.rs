@@ -6,7 +6,7 @@ use super::paged_decode::max_partitions;
 use super::{Case, Spec, count, filled};
 use crate::cpu;
 use crate::kernel::paged_decode::PARTITION;
-use crate::kernel::paged_reduce::{self, PagedReduceParams};
+use crate::kernel::paged_reduce::PagedReduceParams;
 use crate::{Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -26,11 +26,11 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         list_stride: asked.list_stride(),
         first_row: 0,
         partition_size,
+        rows: count,
     };
     let (values, stats) = (filled(variant, slot::HEAD_DIM) * num_heads * count, 2 * num_heads * count);
-    let case =
-        Case::new("rows of no and of many partitions", variant, &params, paged_reduce::grid(&params, count))
-            .costs(4.0 * f64::from((values + stats) * max_partitions + values), 0.0);
+    let case = Case::new("rows of no and of many partitions", variant, &params)
+        .costs(4.0 * f64::from((values + stats) * max_partitions + values), 0.0);
     let lists = asked.lists.as_ref().and(asked.words());
     if spec.size().is_some() {
         let case = case.floats_of(values * max_partitions).floats_of(stats * max_partitions).binding(&rows);

@@ -3,12 +3,11 @@
 use super::lse_merge::MERGE;
 use super::{Case, Spec, count, filled};
 use crate::cpu;
-use crate::kernel::prefill_reduce::{self, PrefillReduceParams};
+use crate::kernel::prefill_reduce::PrefillReduceParams;
 use crate::{Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let dim = filled(variant, slot::HEAD_DIM);
-    let head_dim = dim as usize;
+    let head_dim = filled(variant, slot::HEAD_DIM) as usize;
     let rows = spec.number(36, 5..=100) as usize;
     let parts = spec.number(3, 1..=8);
     let of_parts = parts as usize * rows;
@@ -25,7 +24,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let lse = [&lse_before[..kept], &want_lse[kept..]].concat();
     let (part_rows, neg_inf) = (count(&part_lse) / parts, f32::NEG_INFINITY);
     let params = PrefillReduceParams { rows: part_rows - first_row, first_row, parts, part_rows, neg_inf };
-    let case = Case::new("three parts", variant, &params, prefill_reduce::grid(&params, dim))
+    let case = Case::new("three parts", variant, &params)
         .binding(&part_out)
         .binding(&part_lse)
         .updated(&before, MERGE, &out)

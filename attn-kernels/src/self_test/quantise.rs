@@ -2,7 +2,7 @@
 
 use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::dequantise::{self, DequantiseParams};
+use crate::kernel::dequantise::DequantiseParams;
 use crate::kernel::quantise::{self, Code, QuantiseParams};
 use crate::{Variant, slot};
 
@@ -12,8 +12,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, first) = (spec.rows(5, 1..=40), spec.number(2, 0..=4));
     let row_stride = first + width + spec.number(1, 0..=4);
     let params = QuantiseParams { rows, row_stride, first, scale: spec.one_of(0.25, &[0.125, 0.25, 0.5]) };
-    let case = Case::new("rows of eighths", variant, &params, quantise::grid(&params))
-        .costs(bytes(rows, width), 0.0);
+    let case = Case::new("rows of eighths", variant, &params).costs(bytes(rows, width), 0.0);
     if spec.size().is_some() {
         return vec![case.floats_of(rows * row_stride).words_of(rows * width / 4).floats_of(rows)];
     }
@@ -43,8 +42,7 @@ pub(crate) fn dequantise(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (width, code) = (filled(variant, slot::WIDTH), filled(variant, quantise::CODE));
     let (rows, first) = (spec.rows(7, 1..=40), spec.number(1, 0..=4));
     let params = DequantiseParams { rows, row_stride: first + width + spec.number(4, 0..=4), first };
-    let case = Case::new("every code", variant, &params, dequantise::grid(&params, width))
-        .costs(bytes(rows, width), 0.0);
+    let case = Case::new("every code", variant, &params).costs(bytes(rows, width), 0.0);
     if spec.size().is_some() {
         let case = case.words_of(rows * width / 4);
         return vec![case.floats_of(rows).floats_of(rows * params.row_stride)];

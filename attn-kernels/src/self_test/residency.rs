@@ -7,7 +7,7 @@ use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled};
 use crate::cpu;
 use crate::cpu::residency::Residents;
-use crate::kernel::fetch_pages::{self, FetchPagesParams};
+use crate::kernel::fetch_pages::FetchPagesParams;
 use crate::kernel::residency::{self, HEADER, ResidencyParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
@@ -66,7 +66,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     let before = state.clone();
     cpu::residency::residency(&params, pages, &requests, &lists, &tables, &mut state);
-    let case = Case::new("one page is missing", variant, &params, residency::grid(&params))
+    let case = Case::new("one page is missing", variant, &params)
         .binding(&requests)
         .binding(&lists)
         .binding(&tables)
@@ -105,7 +105,7 @@ fn timed(variant: &Variant, size: &Size) -> Case {
     let slots = residency::slots_len(&cache, num_slots);
     let places = vec![0_u32; (count(&tables) + 2) as usize * kv_heads as usize];
     let bytes = 32.0 * f64::from(num_slots * kv_heads) + 8.0 * slots as f64;
-    Case::new("pages that are there", variant, &params, residency::grid(&params))
+    Case::new("pages that are there", variant, &params)
         .costs(bytes, 0.0)
         .binding(&requests)
         .binding(&lists.lists)
@@ -176,7 +176,7 @@ pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (mut k_after, mut v_after) = (k.clone(), v.clone());
     cpu::fetch_pages::fetch_pages(&params, &fetches, &host_k, (&places, &touched), &mut k_after);
     cpu::fetch_pages::fetch_pages(&params, &fetches, &host_v, (&places, &touched), &mut v_after);
-    let case = Case::new("pages of one head", variant, &params, fetch_pages::grid(&params))
+    let case = Case::new("pages of one head", variant, &params)
         .binding(&fetches)
         .binding(&host_k)
         .binding(&host_v)
@@ -198,7 +198,7 @@ fn timed_fetch(variant: &Variant, size: &Size) -> Case {
             pair.copy_from_slice(&[slot * SPREAD % (4 * pages), slot]);
         }
     }
-    Case::new("pages of the host", variant, &params, fetch_pages::grid(&params))
+    Case::new("pages of the host", variant, &params)
         .costs(4.0 * f64::from(pages) * cache.block_bytes() as f64, 0.0)
         .binding(&fetches)
         .blocks_of(&cache, 4 * pages)

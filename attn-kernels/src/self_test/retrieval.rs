@@ -12,9 +12,9 @@ use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
 use crate::kernel::hash_codes::{self, HashCodesParams, HashSource};
-use crate::kernel::nsa_attend::{self, NsaAttendParams};
+use crate::kernel::nsa_attend::NsaAttendParams;
 use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
-use crate::kernel::nsa_probs::{self, NsaProbsParams};
+use crate::kernel::nsa_probs::NsaProbsParams;
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
@@ -64,7 +64,7 @@ pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
                 place(&mut after, index * 2 + head, &cpu::hash_codes::hash_code(&params, &mean, &weights));
             }
         }
-        let case = Case::new("mean queries", variant, &params, hash_codes::grid(&params));
+        let case = Case::new("mean queries", variant, &params);
         return vec![case.binding(&rows).binding(&q).binding(&weights).words(&before, &after)];
     }
     let mut layer = Layer::new(shape, &[3 * shape.block_size + 1], spec.seed(1));
@@ -99,7 +99,7 @@ pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
                 place(&mut after, at, &cpu::hash_codes::hash_code(&params, &key, &weights));
             }
         }
-        Case::new(name, variant, &params, hash_codes::grid(&params))
+        Case::new(name, variant, &params)
             .binding(&slots)
             .binding(&k[params.first_block as usize * shape.block_bytes() / 4..])
             .binding(&weights)
@@ -129,7 +129,7 @@ fn hashed_keys(variant: &Variant, size: &Size) -> Case {
     };
     let (keys, blocks) = (context * shape.num_kv_heads, context.div_ceil(shape.block_size));
     let bytes = f64::from(context) * token_bytes(&shape) / 2.0 + 4.0 * f64::from(keys * params.words);
-    Case::new("keys", variant, &params, hash_codes::grid(&params))
+    Case::new("keys", variant, &params)
         .costs(bytes, 2.0 * f64::from(keys) * f64::from(dim * dim))
         .binding(&(0..context).collect::<Vec<u32>>())
         .blocks_of(&shape, blocks)
@@ -166,10 +166,10 @@ pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
         must_select: [2, -2, 0, 0].map(|block| spec.one_of(block, &[0, 1, 4, -1, -3])),
         num_must: if spec.size().is_some() { 0 } else { 2 },
         infinity: f32::INFINITY,
+        rows: count(&lens),
     };
-    let grid = hamming_score::grid(&params, block, count(&rows));
     let keys: f64 = lens.iter().map(|len| f64::from(*len)).sum();
-    let case = Case::new("sinks, recent tokens and blocks always selected", variant, &params, grid)
+    let case = Case::new("sinks, recent tokens and blocks always selected", variant, &params)
         .costs(keys * f64::from(4 * words * shape.num_kv_heads), 0.0);
     if spec.size().is_some() {
         let of_slot = shape.num_kv_heads * words;
@@ -223,12 +223,12 @@ pub(crate) fn nsa_block_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
         init_blocks: nsa.init_blocks,
         local_blocks: nsa.recent_blocks(),
         infinity: f32::INFINITY,
+        rows: count(&lens),
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
-    let grid = nsa_block_score::grid(&params, count(&rows));
     let [probs, scores] = [num_heads * prob_stride, kv_heads * score_stride].map(|len| count(&rows) * len);
-    let case = Case::new("forced blocks and overlaps", variant, &params, grid)
-        .costs(4.0 * f64::from(probs + scores), 0.0);
+    let case =
+        Case::new("forced blocks and overlaps", variant, &params).costs(4.0 * f64::from(probs + scores), 0.0);
     if spec.size().is_some() {
         return vec![case.floats_of(probs).binding(&rows).floats_of(scores)];
     }
@@ -256,14 +256,14 @@ pub(crate) fn nsa_probs(variant: &Variant, spec: &Spec) -> Vec<Case> {
         q_stride: width + 4,
         prob_stride: spec.size().map_or(301, |size| size.context / stride),
         scale: 2.0 / (shape.head_dim as f32).sqrt(),
+        rows: count(&lens),
     };
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
     let (touched, probs) = (pages(&layer, &lens), count(&rows) * num_heads * params.prob_stride);
     let [elements, read] =
         [Digest::pool_elements, Digest::pool_len].map(|of| of(Digest::Mean, &shape, touched.len()));
-    let grid = nsa_probs::grid(&params, count(&rows));
-    let case = Case::new("compressed keys of several lengths", variant, &params, grid).costs(
+    let case = Case::new("compressed keys of several lengths", variant, &params).costs(
         4.0 * (read as f64 + f64::from(probs)),
         2.0 * elements as f64 * f64::from(num_heads / kv_heads),
     );
@@ -298,7 +298,7 @@ pub(crate) fn nsa_attend(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
     let values = converted(&layer.v, (&shape, KvShape::v_index), (&shape, KvShape::k_index));
     cpu::block_digest::block_digest(&shape, Digest::Mean, &pages(&layer, &lens), &values, &mut digests);
-    let params = NsaAttendParams { num_heads, num_kv_heads: 2, prob_stride: 21 };
+    let params = NsaAttendParams { num_heads, num_kv_heads: 2, prob_stride: 21, rows: count(&lens) };
     // Rows write elsewhere than they stand.
     let out_row = [3, 0, 4, 1];
     let sequences = out_row.iter().zip(lens.iter().zip(&layer.table_of));
@@ -309,12 +309,11 @@ pub(crate) fn nsa_attend(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut after = before.clone();
     let kv = layer.kv();
     cpu::nsa_attend::nsa_attend(&kv, block as usize, &params, &probs, &layer.tables, &rows, &mut after);
-    let case =
-        Case::new("blocks of several lengths", variant, &params, nsa_attend::grid(&params, count(&rows)))
-            .binding(&probs)
-            .binding(&words(block_digest::dtype(shape.dtype), &digests))
-            .binding(&layer.tables)
-            .binding(&rows)
-            .updated(&before, ATTENTION, &after);
+    let case = Case::new("blocks of several lengths", variant, &params)
+        .binding(&probs)
+        .binding(&words(block_digest::dtype(shape.dtype), &digests))
+        .binding(&layer.tables)
+        .binding(&rows)
+        .updated(&before, ATTENTION, &after);
     vec![case]
 }

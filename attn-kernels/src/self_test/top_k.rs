@@ -6,9 +6,8 @@ use crate::Variant;
 use crate::cpu;
 use crate::kernel::KvDtype;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
-use crate::kernel::top_k_long::{self, TopKLongParams};
-use crate::kernel::top_k_peaks;
-use crate::kernel::top_k_transform::{self, TopKTransformParams};
+use crate::kernel::top_k_long::TopKLongParams;
+use crate::kernel::top_k_transform::TopKTransformParams;
 
 const PAGE: u32 = 16;
 
@@ -109,8 +108,7 @@ fn scores_bytes(size: &Size) -> f64 {
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if let Some(size) = spec.size() {
         let (params, rows) = timed(size, output(variant));
-        let case = Case::new("rows of one length", variant, &params, top_k::grid(&params))
-            .costs(scores_bytes(size), 0.0);
+        let case = Case::new("rows of one length", variant, &params).costs(scores_bytes(size), 0.0);
         let case = case.floats_of(size.rows * size.context).binding(&rows).binding(&[0_u32]);
         return vec![case.floats_of(params.rows * params.copies * params.out_stride)];
     }
@@ -118,7 +116,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         ScoreRows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
     let case = |(what, rows): (_, ScoreRows)| {
         let want = rows.selected(output(variant));
-        Case::new(what, variant, &rows.params, top_k::grid(&rows.params))
+        Case::new(what, variant, &rows.params)
             .binding(&rows.scores)
             .binding(&rows.rows)
             .binding(&rows.table)
@@ -132,14 +130,14 @@ pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (params, rows) = timed(size, Output::List);
         let long = TopKLongParams::new(&params, size.context, size.k);
         let (params, [peaks, ..]) = (long.peaks(), long.scratch_lens());
-        let case = Case::new("rows of one length", variant, &params, top_k_peaks::grid(&params))
+        let case = Case::new("rows of one length", variant, &params)
             .costs(scores_bytes(size) + 4.0 * peaks as f64, 0.0);
         return vec![case.floats_of(size.rows * size.context).binding(&rows).random(KvDtype::Int8, peaks)];
     }
     let case = |(what, rows): (_, ScoreRows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
-        Case::new(what, variant, &params, top_k_peaks::grid(&params))
+        Case::new(what, variant, &params)
             .binding(&rows.scores)
             .binding(&rows.rows)
             .words(&vec![BEFORE; want.len()], &want)
@@ -155,7 +153,7 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let [peaks, chosen, kept] = params.scratch_lens();
         // The scores of the groups that are chosen.
         let read = peaks + chosen + kept;
-        let case = Case::new("rows of one length", variant, &params, top_k_long::grid(&params))
+        let case = Case::new("rows of one length", variant, &params)
             .costs(4.0 * read as f64 + 4.0 * f64::from(out), 0.0);
         let case = case.floats_of(size.rows * size.context).binding(&rows).binding(&[0_u32]);
         let scratch = |case, len| Case::random(case, KvDtype::Int8, len);
@@ -165,7 +163,7 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();
         let want = rows.selected(output(variant));
-        Case::new(what, variant, &params, top_k_long::grid(&params))
+        Case::new(what, variant, &params)
             .binding(&rows.scores)
             .binding(&rows.rows)
             .binding(&rows.table)
@@ -183,8 +181,7 @@ pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let table: Vec<u32> = (0..context).rev().collect();
         let positions: Vec<u32> = (0..rows * k).map(|i| i * SPREAD % context).collect();
         let params = TopKTransformParams { rows, out_stride: k, page_size: 1 };
-        let case = Case::new("positions", variant, &params, top_k_transform::grid(&params))
-            .costs(12.0 * f64::from(rows * k), 0.0);
+        let case = Case::new("positions", variant, &params).costs(12.0 * f64::from(rows * k), 0.0);
         let case = case.binding(&vec![[0, context, k, 0]; rows as usize]);
         return vec![case.binding(&table).binding(&positions)];
     }
@@ -195,7 +192,7 @@ pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut after = before.clone();
     let transform = filled(variant, top_k::TRANSFORM);
     cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut after);
-    let case = Case::new("positions and -1", variant, &params, top_k_transform::grid(&params))
+    let case = Case::new("positions and -1", variant, &params)
         .binding(&rows.rows)
         .binding(&rows.table)
         .words(&before, &after);

@@ -53,16 +53,16 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         want.extend(entry.expect("whole windows complete an entry"));
     }
     let whole = |n: usize| u32::try_from(n).expect("a few tokens");
-    let params = V4CompressParams { ratio: whole(r), state_block: whole(block), page: whole(page), eps: EPS };
-    let case =
-        Case::new("the first entry and a later one", variant, &params, v4_compress::grid(count(&entries)))
-            .binding(&states)
-            .binding(&ape)
-            .binding(&norm)
-            .binding(&entries)
-            .binding(&tables)
-            .binding(&angles)
-            .output(ENTRIES, &want);
+    let [ratio, state_block, page] = [r, block, page].map(whole);
+    let params = V4CompressParams { ratio, state_block, page, eps: EPS, entries: count(&entries) };
+    let case = Case::new("the first entry and a later one", variant, &params)
+        .binding(&states)
+        .binding(&ape)
+        .binding(&norm)
+        .binding(&entries)
+        .binding(&tables)
+        .binding(&angles)
+        .output(ENTRIES, &want);
     vec![case]
 }
 
@@ -75,8 +75,8 @@ fn timed(variant: &Variant, ratio: Ratio, entries: u32) -> Case {
     let (page, blocks) = (state_block * 2 * width, tokens / state_block);
     let list: Vec<[u32; 4]> = (0..entries).map(|i| [tokens - 1, i * blocks, i, 0]).collect();
     let tables: Vec<u32> = (0..entries * blocks).map(|block| block * SPREAD % (entries * blocks)).collect();
-    let params = V4CompressParams { ratio, state_block, page, eps: EPS };
-    Case::new("entries", variant, &params, v4_compress::grid(entries))
+    let params = V4CompressParams { ratio, state_block, page, eps: EPS, entries };
+    Case::new("entries", variant, &params)
         .costs(8.0 * f64::from(entries * tokens) * f64::from(dim), 0.0)
         .floats_of(entries * blocks * page)
         .floats_of(ratio * width)

@@ -6,14 +6,10 @@ use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, queries};
 use super::{Case, Spec, filled, stored};
 use crate::cpu::{self, Tolerance, f32_of};
-use crate::kernel::find_blocks::{self, Vote};
+use crate::kernel::find_blocks::Vote;
 use crate::kernel::stride_queries::StrideType;
-use crate::kernel::strided_qk::Grid;
 use crate::kernel::xattn::Estimate;
-use crate::kernel::{
-    KvDtype, KvLayout, KvShape, softmax_block_sum, stride_queries, strided_qk, strided_qk_broadcast,
-    strided_qk_coop,
-};
+use crate::kernel::{KvDtype, KvLayout, KvShape, stride_queries, strided_qk};
 use crate::{Level, Variant, slot};
 
 /// Tolerance with cooperative matrices, which round queries to f16: scores have a relative error of 2^-11.
@@ -52,8 +48,7 @@ pub(crate) fn stride_queries(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let want = cpu::stride_queries::stride_queries(&params, dim as usize, stride as usize, &q);
     let to = if filled(variant, stride_queries::HALVES) { StrideType::F16 } else { StrideType::F32 };
     let want = words(&want, to);
-    let grid = stride_queries::grid(&params, dim, stride);
-    let case = Case::new("a chunk inside blocks", variant, &params, grid).binding(&q);
+    let case = Case::new("a chunk inside blocks", variant, &params).binding(&q);
     vec![case.words(&vec![u32::MAX; want.len()], &want)]
 }
 
@@ -105,16 +100,11 @@ pub(crate) fn strided_qk(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let want = cpu::strided_qk::strided_qk(&params, sizes[0], sizes[1], sizes[2], &q_heads, &k_heads);
     let strides = cpu::stride_queries::stride_queries(&of_queries, dim, stride as usize, &q);
     let [k, _] = layer.words();
-    let (grid, tolerance): (Grid, _) = match variant.level {
-        Level::Coop => (strided_qk_coop::grid, COOP),
-        Level::Subgroup => (strided_qk_broadcast::grid, ATTENTION),
-        Level::Baseline => (strided_qk::grid, ATTENTION),
-    };
-    let case = Case::new("a chunk inside blocks", variant, &params, grid(&params, stride))
+    let case = Case::new("a chunk inside blocks", variant, &params)
         .binding(&words(&strides, if is_coop { StrideType::F16 } else { StrideType::F32 }))
         .binding(&k)
         .binding(&layer.tables)
-        .finite(tolerance, &want);
+        .finite(if is_coop { COOP } else { ATTENTION }, &want);
     vec![case]
 }
 
@@ -132,8 +122,7 @@ pub(crate) fn softmax_block_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let own = e.first_block() as usize + row % e.query_blocks() as usize;
         sums.iter_mut().skip(own + 1).for_each(|sum| *sum = f32::NAN);
     }
-    let grid = softmax_block_sum::grid(e.num_heads, blocks.end);
-    let case = Case::new("a chunk inside blocks", variant, &params, grid).binding(&parts).finite(SUMS, &want);
+    let case = Case::new("a chunk inside blocks", variant, &params).binding(&parts).finite(SUMS, &want);
     vec![case]
 }
 
@@ -172,10 +161,8 @@ pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         out[0] = super::count(list);
         out[1..=list.len()].copy_from_slice(list);
     }
-    let case = Case::new("majorities", variant, &params, find_blocks::grid(&params))
-        .binding(&sums)
-        .binding(&thresholds)
-        .words(&before, &after);
+    let case =
+        Case::new("majorities", variant, &params).binding(&sums).binding(&thresholds).words(&before, &after);
     let limits = blocks.flat_map(|row| [e.first_block() + row + 1; 2]).collect();
     let lists = Indices { order: Order::List, stride: stride as usize, limits, none: None };
     let mut cases = vec![case];

@@ -9,6 +9,7 @@ use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Spec, cases, skipped};
+use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, TextLength, Variant};
 use kvblock::e4m3;
 
@@ -24,11 +25,15 @@ fn flushing(halves: u32) -> vec2<f32> {
 
 /// The variant with halves that flush.
 fn flushing(variant: &Variant) -> Variant {
-    let text = variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
-    let text = text.replace("unpack2x16float(", "flushing(") + FLUSHING;
-    let Kernel { name, role, params, bindings, .. } = *variant.kernel;
-    let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings, declared: None };
-    Variant { kernel: Box::leak(Box::new(kernel)), choices: Vec::new(), ..variant.clone() }
+    let flushing = |text: &str| text.replace("unpack2x16float(", "flushing(");
+    let module = |(name, text): &(&'static str, &str)| (*name, &*flushing(text).leak());
+    let modules = |table: &Modules| -> Modules { table.iter().map(module).collect::<Vec<_>>().leak() };
+    let kernel = Kernel {
+        wgsl: (flushing(variant.kernel.wgsl) + FLUSHING).leak(),
+        modules: variant.kernel.modules.iter().map(modules).collect::<Vec<_>>().leak(),
+        ..*variant.kernel
+    };
+    Variant { kernel: Box::leak(Box::new(kernel)), ..variant.clone() }
 }
 
 /// Tokens of a block, and elements of a head: a block holds every code once.
@@ -62,9 +67,10 @@ fn gathered(dtype: KvDtype, stored: &[u32; 256], flushes: bool) -> Option<Vec<f3
         k_scale: 1.0,
         v_scale: 1.0,
         max_keys: block_size,
+        spans: 1,
     };
     let mut pass = Pass::new("gather");
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, gather_cache::grid(&shape, &params, 1));
+    dispatch(gpu, &mut pass, &variant, &params, &bindings);
     let read = pass.read(&out[0], 0..256);
     Some(gpu.submit(pass).expect("it was recorded").wait().expect("it runs").get(read))
 }

@@ -1,6 +1,7 @@
 //! Kernels of many forms, which no list has all of, with the cases that a spec draws. They run as trusted modules: what they
 //! write outside of their buffers is seen, and matrices cannot be bounds-checked.
 
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
@@ -10,7 +11,7 @@ use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, heads_per_lane};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, heads_per_lane};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop, paged_reduce};
 use attn_kernels::profile::Registers;
@@ -81,15 +82,11 @@ fn check_decode(
     let least = if lanes == Lanes::Matrices { 16 } else { 4 };
     let variant = |shape: &KvShape, attention| paged_decode::variant(shape, num_heads, lanes, &attention);
     check(gpu, variant(shape, attention), seed);
-    let grid = |params: &PagedDecodeParams, rows| {
-        let shape = KvShape { num_kv_heads: params.num_kv_heads, ..*shape };
-        paged_decode::grid(params, &shape, lanes, rows)
-    };
     let sinks = sinks_of(seed);
     let decoder = |shape: &KvShape| Decoder {
         variant: variant(shape, attention),
         reduce: paged_reduce::best(gpu.profile(), shape, &attention),
-        grid: &grid,
+        params: PhantomData::<PagedDecodeParams>,
         sinks: attention.sinks.then_some(&sinks),
     };
     decoder(shape).check(gpu, seed);
@@ -110,32 +107,30 @@ fn check_latents(
     gpu: &Gpu,
     variant: Variant,
     reduce: &dyn Fn(&Attention) -> Variant,
-    grid: &dyn Fn(&MlaDecodeParams, u32) -> [u32; 3],
-    (context, seed): (Context, u64),
+    context: Context,
+    seed: u64,
 ) {
     check(gpu, variant.clone(), seed);
     let (sinks, has_sinks) = (sinks_of(seed), seed.is_multiple_of(2));
     let reduce = reduce(&Attention { context, sinks: has_sinks, ..Attention::default() });
     check(gpu, reduce.clone(), seed);
-    Decoder { variant, reduce, grid, sinks: has_sinks.then_some(&sinks) }.check(gpu, seed);
+    let params = PhantomData::<MlaDecodeParams>;
+    Decoder { variant, reduce, params, sinks: has_sinks.then_some(&sinks) }.check(gpu, seed);
 }
 
-/// A variant of prefill for a cache and an attention, and its workgroups.
-type PrefillOf<'a> =
-    (&'a dyn Fn(&KvShape, Attention) -> Variant, &'a dyn Fn(&PagedPrefillParams, u32) -> [u32; 3]);
-
-/// Checks a kernel of prefill: its cases, rows in any tiles, keys in any parts, blocks of four tokens, and lists of all blocks.
+/// Checks a kernel of prefill, of which `variant` returns the variant for a cache and an attention: its cases, rows in any tiles,
+/// keys in any parts, blocks of four tokens, and lists of all blocks.
 fn check_prefill(
     gpu: &Gpu,
     shape: &KvShape,
-    (variant, grid): PrefillOf<'_>,
+    variant: &dyn Fn(&KvShape, Attention) -> Variant,
     attention: Attention,
     seed: u64,
 ) {
     check(gpu, variant(shape, attention), seed);
     let of = |shape: &KvShape| {
         let variant = variant(shape, attention);
-        Prefill { goes_on: variant.level < Level::Coop, variant, grid }
+        Prefill { goes_on: variant.level < Level::Coop, variant }
     };
     of(shape).check(gpu, seed);
     if shape.block_size > 4 {
@@ -256,9 +251,8 @@ proptest! {
                 mla_decode::variant(&shape, num_heads, &Attention { context, ..Attention::default() }, registers)
             };
             let reduce = |attention: &Attention| mla_decode::reduce_variant(gpu.profile(), &shape, attention);
-            let grid = |params: &MlaDecodeParams, rows| mla_decode::grid(params, rows, registers);
             let context = in_blocks(context, 1 << log);
-            check_latents(gpu, of(context), &reduce, &grid, (context, seed));
+            check_latents(gpu, of(context), &reduce, context, seed);
             if context != Context::Full {
                 assert_lists_of_all_change_nothing(gpu, &of(Context::Full), &of(context), seed);
             }
@@ -266,7 +260,7 @@ proptest! {
             let plain = if dtype == KvDtype::Fp8 && latent > plain { 8 * plain } else { 0 };
             let shape = LatentShape { rope: if plain > 0 { 0 } else { shape.rope }, plain, ..shape };
             let two = mla_decode::variant_of_two(&shape, num_heads, registers);
-            check_latents(gpu, two, &reduce, &grid, (Context::Full, seed));
+            check_latents(gpu, two, &reduce, Context::Full, seed);
         }
     }
 }
@@ -292,11 +286,7 @@ proptest! {
                 let variant = |shape: &KvShape, attention| {
                     paged_prefill::variant(shape, num_heads, loads, &attention)
                 };
-                let grid = |params: &PagedPrefillParams, tiles| {
-                    let shape = KvShape { num_kv_heads: params.num_kv_heads, ..shape };
-                    paged_prefill::grid(&shape, params.num_heads, loads, tiles)
-                };
-                check_prefill(gpu, &shape, (&variant, &grid), attention, seed);
+                check_prefill(gpu, &shape, &variant, attention, seed);
             }
         }
     }
@@ -357,8 +347,7 @@ proptest! {
             prop_assert!(spans > 8 || paged_prefill_coop::serves(&shape, gpu.profile()));
             prop_assume!(paged_prefill_coop::serves(&shape, gpu.profile()));
             let variant = |shape: &KvShape, attention| paged_prefill_coop::variant(shape, &attention);
-            let grid = |params: &PagedPrefillParams, tiles| paged_prefill_coop::grid(params.num_heads, tiles);
-            check_prefill(gpu, &shape, (&variant, &grid), attention, seed);
+            check_prefill(gpu, &shape, &variant, attention, seed);
         }
     }
 
@@ -397,12 +386,11 @@ proptest! {
             let context = if tokens { Context::Tokens } else { Context::Full };
             let of = |context| kernel.variant(&Attention { context, ..Attention::default() });
             let reduce = |attention: &Attention| mla_decode::reduce_variant(gpu.profile(), &shape, attention);
-            let grid = |params: &MlaDecodeParams, rows| kernel.grid(params, rows);
-            check_latents(gpu, of(context), &reduce, &grid, (context, seed));
+            check_latents(gpu, of(context), &reduce, context, seed);
             if context != Context::Full {
                 assert_lists_of_all_change_nothing(gpu, &of(Context::Full), &of(context), seed);
             }
-            check_latents(gpu, kernel.variant_of_two(), &reduce, &grid, (Context::Full, seed));
+            check_latents(gpu, kernel.variant_of_two(), &reduce, Context::Full, seed);
         }
     }
 }

@@ -9,7 +9,7 @@ override PART: u32 = 8192u;
 
 const NO_MASK: u32 = 0xffffffffu;
 
-struct AdjustLogitsParams { vocab: u32, neg_inf: f32 }
+struct AdjustLogitsParams { rows: u32, vocab: u32, neg_inf: f32 }
 
 struct AdjustRow {
     row: u32,

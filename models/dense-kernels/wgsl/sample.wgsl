@@ -15,7 +15,7 @@
 #import noise
 #import leading
 
-struct SampleParams { vocab: u32, parts: u32, neg_inf: f32 }
+struct SampleParams { rows: u32, vocab: u32, parts: u32, neg_inf: f32 }
 
 @group(0) @binding(0) var<uniform> params: SampleParams;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;

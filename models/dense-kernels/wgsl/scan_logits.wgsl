@@ -13,7 +13,7 @@
 #import best
 #import noise
 
-struct ScanLogitsParams { vocab: u32, parts: u32, draws: u32, neg_inf: f32 }
+struct ScanLogitsParams { rows: u32, vocab: u32, parts: u32, draws: u32, neg_inf: f32 }
 
 @group(0) @binding(0) var<uniform> params: ScanLogitsParams;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;

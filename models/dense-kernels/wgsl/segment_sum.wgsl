@@ -4,7 +4,7 @@
 // Grid: (ceil(quads / 16), segments, 1). Bytes moved: 16 * quads * (len + 1) a segment.
 // CPU reference: src/cpu/segment_sum.rs
 
-struct SegmentSumParams { quads: u32 }
+struct SegmentSumParams { segments: u32, quads: u32 }
 
 @group(0) @binding(0) var<uniform> params: SegmentSumParams;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;

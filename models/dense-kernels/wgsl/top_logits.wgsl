@@ -13,7 +13,7 @@
 const MAX_TOP: u32 = 20u;
 
 // Asks are from `first` on, and write there.
-struct TopLogitsParams { vocab: u32, parts: u32, stride: u32, first: u32 }
+struct TopLogitsParams { vocab: u32, parts: u32, stride: u32, first: u32, requests: u32 }
 
 struct TopRequest { row: u32, tokens: u32 }
 

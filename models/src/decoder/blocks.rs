@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Gpu, Pass, Pipeline, Read, Submission};
-use attn_kernels::kernel::copy_blocks::{self, CopyBlocksBuffers, CopyBlocksParams};
+use attn_kernels::kernel::copy_blocks::{CopyBlocksBuffers, CopyBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
 use kvblock::BlockId;
 use prefetch::spill::SpillRun;
@@ -130,19 +130,14 @@ impl Blocks<'_> {
         let index = |id: &BlockId| u32::try_from(self.kv.buffers_of(id.get()).1).expect("ids are u32");
         let copy = |(from, to): &(BlockId, BlockId)| BlockCopy { from: index(from), to: index(to) };
         let list: Vec<BlockCopy> = pairs.iter().map(copy).collect();
-        let count = u32::try_from(list.len()).expect("at most 65,535");
+        let copies = u32::try_from(list.len()).expect("at most 65,535");
         let list = self.gpu.upload("copies", &list)?;
         let mut pass = Pass::new("copy_blocks");
         for (buffer, words) in self.kv.buffers_of(pairs[0].0.get()).0 {
             let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
-            let params = CopyBlocksParams { block_quads };
-            let grid = copy_blocks::grid_of(block_quads, count);
-            pass.dispatch(
-                self.copy,
-                &params,
-                CopyBlocksBuffers { pairs: list.bind(), cache: buffer.bind() },
-                grid,
-            );
+            let params = CopyBlocksParams { block_quads, copies };
+            let buffers = CopyBlocksBuffers { pairs: list.bind(), cache: buffer.bind() };
+            pass.dispatch(self.copy, &params, buffers);
         }
         self.gpu.submit(pass)?.wait()?;
         self.gpu.forget_bind_groups();

@@ -167,7 +167,8 @@ impl DrawState {
         self.record_adjust(pass, logits)?;
         self.scan.record(pass, logits, draws.specs.on_device(), samples, true);
         let parts = self.scan.parts();
-        let params = SampleParams { vocab: self.vocab, parts, neg_inf: f32::NEG_INFINITY };
+        let params =
+            SampleParams { vocab: self.vocab, parts, neg_inf: f32::NEG_INFINITY, rows: u32_of(samples) };
         let buffers = SampleBuffers {
             logits: logits.bind(),
             specs: draws.specs.bind(),
@@ -176,7 +177,7 @@ impl DrawState {
             ids: self.scan.ids.bind(),
             out: self.sampled.bind(),
         };
-        pass.dispatch(&self.sample, &params, buffers, sample::grid(u32_of(samples)));
+        pass.dispatch(&self.sample, &params, buffers);
         let raw = if draws.keeps_raw() { &*self.raw } else { logits };
         if draws.keeps_raw() {
             self.scan.record(pass, raw, draws.specs.on_device(), samples, false);
@@ -220,15 +221,15 @@ impl DrawState {
             return Ok(());
         }
         let pipeline = self.gpu.pipeline(&adjust_logits::variant())?;
-        let params = AdjustLogitsParams { vocab: self.vocab, neg_inf: f32::NEG_INFINITY };
+        let rows = u32_of(draws.adjusted.len());
+        let params = AdjustLogitsParams { vocab: self.vocab, neg_inf: f32::NEG_INFINITY, rows };
         let buffers = AdjustLogitsBuffers {
             rows: draws.adjusted.bind(),
             masks: draws.masks.bind(),
             edits: draws.edits.bind(),
             logits: logits.bind(),
         };
-        let grid = adjust_logits::grid(&params, u32_of(draws.adjusted.len()));
-        pass.dispatch(&pipeline, &params, buffers, grid);
+        pass.dispatch(&pipeline, &params, buffers);
         Ok(())
     }
 
@@ -248,6 +249,7 @@ impl DrawState {
             parts: self.scan.parts(),
             stride: self.draws.stride(),
             first: u32_of(top_requests.start),
+            requests: u32_of(top_requests.len()),
         };
         let buffers = TopLogitsBuffers {
             logits,
@@ -258,7 +260,7 @@ impl DrawState {
             ids: self.top_ids.bind(),
             log_probs: self.top_log_probs.bind(),
         };
-        pass.dispatch(&pipeline, &params, buffers, top_logits::grid(u32_of(top_requests.len())));
+        pass.dispatch(&pipeline, &params, buffers);
         Ok(())
     }
 }

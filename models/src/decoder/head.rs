@@ -204,10 +204,10 @@ impl StepEnd<'_> {
         }
         let pipeline = ctx.gpu.pipeline(&segment_sum::variant())?;
         ctx.norm_residual(&head.norm);
-        let params = SegmentSumParams { quads: ctx.config.hidden_size / 4 };
+        let params = SegmentSumParams { quads: ctx.config.hidden_size / 4, segments: u32_of(segments.len()) };
         let buffers =
             SegmentSumBuffers { x: ctx.act.normed.bind(), segments: segments.bind(), out: sums.bind() };
-        ctx.pass.dispatch(&pipeline, &params, buffers, segment_sum::grid(&params, u32_of(segments.len())));
+        ctx.pass.dispatch(&pipeline, &params, buffers);
         Ok(Some(ctx.pass.read(sums, 0..segments.len() * ctx.config.hidden_size as usize)))
     }
 
@@ -248,7 +248,7 @@ impl StepEnd<'_> {
             targets: targets.clone(),
             out: act.nll.bind_from(start),
         };
-        ctx.pass.dispatch(&ctx.ops.log_prob, &params, buffers, log_prob::grid(&params));
+        ctx.pass.dispatch(&ctx.ops.log_prob, &params, buffers);
         self.draws.record_scored(ctx.pass, portion, &act.logits, targets)
     }
 }

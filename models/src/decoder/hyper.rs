@@ -149,7 +149,7 @@ impl HyperState {
             gates: self.gates.bind(),
             streams: self.streams.bind(),
         };
-        ctx.pass.dispatch(pipeline, &params, buffers, hyper_expand::grid(&params));
+        ctx.pass.dispatch(pipeline, &params, buffers);
     }
 
     fn collapse(&self, ctx: &mut Ctx<'_>, how: &Collapse<'_>) -> Result<(), ModelError> {
@@ -176,7 +176,7 @@ impl HyperState {
             Reader::Block => &self.collapse,
             Reader::Head => &self.last,
         };
-        ctx.pass.dispatch(pipeline, &params, buffers, hyper_collapse::grid(&params));
+        ctx.pass.dispatch(pipeline, &params, buffers);
         Ok(())
     }
 }

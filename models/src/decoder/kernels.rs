@@ -56,13 +56,6 @@ impl Forms {
     pub(super) fn tile_rows(&self) -> u32 {
         if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::tile_rows(self.key_loads) }
     }
-
-    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
-        match self.coop {
-            true => paged_prefill_coop::grid(num_heads, tiles),
-            false => paged_prefill::grid(shape, num_heads, self.key_loads, tiles),
-        }
-    }
 }
 
 /// Pipelines of one attention variant.
@@ -72,7 +65,6 @@ pub(super) struct HeadKernels {
     decode: [(Lanes, Arc<Pipeline>); 2],
     pub(super) reduce: Arc<Pipeline>,
     pub(super) prefill: Arc<Pipeline>,
-    forms: Forms,
 }
 
 impl HeadKernels {
@@ -94,18 +86,12 @@ impl HeadKernels {
                 true => paged_prefill_coop::variant(shape, kind),
                 false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
             })?,
-            forms,
         })
     }
 
     /// Returns the error that decode may add to a logit, compared with f32: see [`mass_bound::slack`].
     pub(super) fn slack(&self) -> f32 {
         self.decode.iter().map(|(lanes, _)| mass_bound::slack(*lanes)).fold(1.0, f32::max)
-    }
-
-    /// Returns the number of prefill workgroups for a number of tiles.
-    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
-        self.forms.prefill_grid(shape, num_heads, tiles)
     }
 
     pub(super) fn decode(&self, lanes: Lanes) -> &Arc<Pipeline> {

@@ -214,7 +214,7 @@ impl MoeState {
             // Without a bias the kernel reads none.
             bias: moe.router_bias.as_ref().unwrap_or(&moe.correction).bind(),
         };
-        ctx.pass.dispatch(pipeline, &params, buffers, moe_route::grid(&params));
+        ctx.pass.dispatch(pipeline, &params, buffers);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl MoeState {
             biases: gate_up_bias,
             out: self.inner.bind(),
         };
-        ctx.pass.dispatch(&self.glu, &params, buffers, glu::grid(&params));
+        ctx.pass.dispatch(&self.glu, &params, buffers);
 
         let down = Vectors {
             x: self.inner.bind(),
@@ -297,7 +297,7 @@ impl MoeState {
             biases: down_bias,
             y: of_rows(ctx.block_out, hidden),
         };
-        ctx.pass.dispatch(&self.combine, &params, buffers, moe_combine::grid(&params));
+        ctx.pass.dispatch(&self.combine, &params, buffers);
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl MoeState {
         let params = MoeSortParams { pairs, tile, max_tiles };
         let (tiles, order) = (&self.tiles, &self.order);
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
-        ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
+        ctx.pass.dispatch(&self.sort, &params, buffers);
         let portions = ctx.rows().div_ceil(self.portion);
         RoutedPairs { tiles, order, pairs, route, max_tiles, x_div, portions }
     }
@@ -340,7 +340,7 @@ impl MoeState {
             biases: unused,
             out: self.inner.bind(),
         };
-        ctx.pass.dispatch(&self.glu_shared, &params, buffers, glu::grid(&params));
+        ctx.pass.dispatch(&self.glu_shared, &params, buffers);
         let hidden = ctx.config.hidden_size;
         ctx.add_product(&shared.down, &self.inner, ctx.block_out, hidden)
     }

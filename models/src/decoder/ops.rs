@@ -20,7 +20,7 @@ use crate::kernel::log_prob;
 use crate::kernel::matmul::{self, Epilogue};
 use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
 use crate::kernel::rms_norm::{self, NormForm, RmsNormBuffers, RmsNormParams};
-use crate::kernel::rope::{self, RopeBuffers, RopeParams};
+use crate::kernel::rope::{RopeBuffers, RopeParams};
 use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
 use crate::matrix::{Kernels, Matrix, Norm, Precision, Product, Vectors};
 use crate::{DecoderConfig, KvPool, ModelError};
@@ -180,7 +180,7 @@ impl<'a> Ctx<'a> {
                 ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
             };
-            self.pass.dispatch(pipeline, &params, buffers, embed::grid(&params));
+            self.pass.dispatch(pipeline, &params, buffers);
         }
     }
 
@@ -319,7 +319,7 @@ impl<'a> Ctx<'a> {
             NormForm::Add => &self.ops.norm_add,
             NormForm::Gather => &self.ops.norm_gather,
         };
-        self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(&params));
+        self.pass.dispatch(pipeline, &params, buffers);
     }
 
     /// Records the softcap of the first `rows` rows of logits, if the model has one.
@@ -327,7 +327,7 @@ impl<'a> Ctx<'a> {
         let (Some(cap), cols) = (self.config.logit_softcap, self.config.vocab_size) else { return };
         let params = SoftcapParams { rows, cols, cap };
         let buffers = SoftcapBuffers { x: self.act.logits.bind() };
-        self.pass.dispatch(&self.ops.softcap, &params, buffers, softcap::grid(&params));
+        self.pass.dispatch(&self.ops.softcap, &params, buffers);
     }
 
     /// Writes `bias` to every row of `y`.
@@ -345,12 +345,7 @@ impl<'a> Ctx<'a> {
     fn bias(&mut self, pipeline: &Arc<Pipeline>, bias: &Buf<f32>, y: &Buf<f32>) {
         let (rows, cols) = (self.rows(), u32_of(bias.len()));
         let params = BiasParams { rows, cols, stride: cols, first: 0 };
-        self.pass.dispatch(
-            pipeline,
-            &params,
-            BiasBuffers { added: bias.bind(), y: y.bind() },
-            bias::grid(&params),
-        );
+        self.pass.dispatch(pipeline, &params, BiasBuffers { added: bias.bind(), y: y.bind() });
     }
 
     /// Records the RMS norm of head slices of every row, in place.
@@ -370,7 +365,7 @@ impl<'a> Ctx<'a> {
     ) {
         let (rows, HeadSlices { heads, width, stride, first }) = (self.rows(), slices);
         let params = NormHeadsParams { rows, heads, width, stride, first, eps };
-        self.pass.dispatch(pipeline, &params, on, norm_heads::grid(&params));
+        self.pass.dispatch(pipeline, &params, on);
     }
 
     /// Returns the rotation of `heads` heads by the step's positions, for rows of `stride` f32, from dimension `first` of each
@@ -385,11 +380,6 @@ impl<'a> Ctx<'a> {
         let Rotation { cos_sin, pairs, back, heads, stride, first } = rotation;
         let (rows, back) = (self.rows(), u32::from(back));
         let params = RopeParams { rows, heads, stride, pairs, first, back };
-        self.pass.dispatch(
-            pipeline,
-            &params,
-            RopeBuffers { cs: cos_sin.bind(), x: x.bind() },
-            rope::grid(&params),
-        );
+        self.pass.dispatch(pipeline, &params, RopeBuffers { cs: cos_sin.bind(), x: x.bind() });
     }
 }

@@ -193,7 +193,7 @@ impl WeightStream {
                 source: Bind::at(from[buffer].raw(), at),
                 pool: Bind::at(to[buffer].raw(), at),
             };
-            pass.dispatch(copy, &params, buffers, swap_blocks::grid(&params));
+            pass.dispatch(copy, &params, buffers);
         }
         self.coming = Some(Coming { copied: until, ..coming });
     }

@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 
 use super::{Kernels, Key, Matrix, Precision, Product};
-use crate::kernel::expert_down::{self, ExpertDownBuffers, ExpertDownParams};
+use crate::kernel::expert_down::{ExpertDownBuffers, ExpertDownParams};
 use crate::kernel::expert_gate_up::{self, COLUMNS, ExpertGateUpBuffers, ExpertGateUpParams};
 use crate::{ModelError, MoeConfig};
 
@@ -128,7 +128,7 @@ impl FewExperts {
                 codes_out: self.codes.bind().cast(),
                 scales_out: self.scales.bind(),
             };
-            pass.dispatch(&pipeline, &params, buffers, expert_gate_up::grid(&params));
+            pass.dispatch(&pipeline, &params, buffers);
         }
         let pipeline = kernels.pipeline_of(down_key, &down.shards[0].quants)?;
         kernels.beside(pass, down.bytes());
@@ -150,7 +150,7 @@ impl FewExperts {
                 biases: down_bias.clone(),
                 y: product.y.bind(),
             };
-            pass.dispatch(&pipeline, &params, buffers, expert_down::grid(&params));
+            pass.dispatch(&pipeline, &params, buffers);
         }
         Ok(())
     }

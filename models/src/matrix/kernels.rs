@@ -135,14 +135,6 @@ impl Exact {
     pub(crate) fn norms(self) -> bool {
         matches!(self, Self::Lanes(tiling) if tiling.norms())
     }
-
-    /// Returns the workgroups for `rows` rows and `cols` columns of one part.
-    pub(crate) fn grid(self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
-        match self {
-            Self::Lanes(tiling) => matmul::grid(tiling, rows, cols),
-            Self::Tile(tile) => tile.grid(epilogue, rows, cols),
-        }
-    }
 }
 
 /// Buffers between the dispatches of a product.
@@ -269,7 +261,7 @@ impl Kernels {
             scales: scales.bind(),
             weight: norm.map(|norm| norm.weight.bind()),
         };
-        pass.dispatch(&pipeline, &params, buffers, quantize_rows::grid(&params));
+        pass.dispatch(&pipeline, &params, buffers);
         Ok(())
     }
 
@@ -290,7 +282,7 @@ impl Kernels {
         }
         let pipeline = self.pipeline(Key::Round { input: input(norm.as_ref()) })?;
         let buffers = RoundRowsBuffers { x, halves: self.scratch.halves.bind(), weight: norm.map(Buf::bind) };
-        pass.dispatch(&pipeline, params, buffers, round_rows::grid(params));
+        pass.dispatch(&pipeline, params, buffers);
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 

@@ -5,8 +5,8 @@ use attn_kernels::gpu::{Bind, Buf, Pass};
 use super::{Exact, Kernels, Key, Matrix, Precision, Shard, check};
 use crate::cast::u32_of;
 use crate::host_weights::{Columns, WeightAllocator};
-use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
-use crate::kernel::matmul_coop::{self, Activations, CoopTile};
+use crate::kernel::matmul::{MatmulBuffers, MatmulParams, Rows};
+use crate::kernel::matmul_coop::{Activations, CoopTile};
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::{ModelError, Tensor};
 
@@ -84,35 +84,37 @@ impl Matrix {
         routes: &RoutedPairs<'_>,
     ) -> Result<(), ModelError> {
         let (format, blocks, cols) = (self.format, self.blocks, self.shards[0].cols);
-        let (x, x_stride, pipeline, columns) = match routes.route {
+        let (x, x_stride, pipeline) = match routes.route {
             PairKernel::Exact(exact) => {
-                let [columns, ..] = exact.grid(Epilogue::Store, 1, cols);
                 let pipeline =
                     kernels.pipeline_of(self.key_of_several(Rows::Routed, exact), &self.shards[0].quants)?;
-                (vectors.x.clone(), vectors.x_stride, pipeline, columns)
+                (vectors.x.clone(), vectors.x_stride, pipeline)
             }
             PairKernel::Coop(tile) => {
-                let [columns, ..] = matmul_coop::grid(tile, [1, cols], 1);
                 // Every tile of columns reads the vector of each pair.
-                let read = u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(columns);
+                let read =
+                    u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(cols.div_ceil(tile.cols()));
                 let (rows, x_stride) = (routes.pairs / routes.x_div, vectors.x_stride / 4);
                 let params = RoundRowsParams { rows, blocks, x_stride, eps: 0.0 };
                 let (x, quads, activations) =
                     kernels.coop_rows(pass, vectors.x.clone(), &params, None, read)?;
-                (x, quads * 4, kernels.pipeline(Key::CoopRouted { format, activations, tile })?, columns)
+                (x, quads * 4, kernels.pipeline(Key::CoopRouted { format, activations, tile })?)
             }
         };
         let vectors = &Vectors { x, x_stride, ..vectors.clone() };
         kernels.beside(pass, self.bytes() / u64::from(routes.portions));
         for shard in &self.shards {
-            let params = MatmulParams { x_div: routes.x_div, ..self.params_of_several(0, vectors, shard) };
+            let params = MatmulParams {
+                x_div: routes.x_div,
+                ..self.params_of_several(routes.max_tiles, vectors, shard)
+            };
             let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
             let buffers = MatmulBuffers {
                 tiles,
                 order,
                 ..shard.buffers(kernels, vectors.x.clone(), vectors.y.clone())
             };
-            pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);
+            pass.dispatch(&pipeline, &params, buffers);
         }
         Ok(())
     }
@@ -131,8 +133,7 @@ impl Matrix {
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count(), ..self.params_of_several(rows, vectors, shard) };
             let buffers = shard.buffers(kernels, vectors.x.clone(), vectors.y.clone());
-            let [columns, row_tiles, _] = exact.grid(Epilogue::Store, rows, shard.cols);
-            pass.dispatch(&pipeline, &params, buffers, [columns, row_tiles, shard.matrices]);
+            pass.dispatch(&pipeline, &params, buffers);
         }
         Ok(())
     }

@@ -235,7 +235,8 @@ impl Needs {
 impl ExportedCase {
     fn new(case: Case, blob: &mut Blob) -> Self {
         let mut dispatches = Vec::new();
-        for (mut params, grid) in case.dispatches {
+        for mut params in case.dispatches {
+            let grid = case.variant.grid_of(&params);
             params.resize(params.len().next_multiple_of(ParamsLayout::ALIGN), 0);
             dispatches.push(Dispatch { params: blob.add(&params), grid });
         }

@@ -66,13 +66,14 @@ impl Keys {
         let params = BlockDigestParams::new(2, pages);
         let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
         let variant = block_digest::variant(&SHAPE, digest);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_digest::grid(&params, &SHAPE));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings);
         let params = BlockScoreParams {
             num_heads: 2,
             num_kv_heads: 2,
             q_stride: 2 * SHAPE.head_dim,
             heads_per_set: 1,
             score_stride: pages,
+            rows: 1,
             ..BlockScoreParams::default()
         };
         let [q, tables] = [bytemuck::cast_slice(q), &self.layer.tables].map(|d| gpu.upload("q", d).unwrap());
@@ -88,8 +89,7 @@ impl Keys {
                 (&outs[1]).into(),
             ];
             let variant = block_score::with_bounds(&SHAPE, 2, SHAPE.block_size);
-            let grid = block_score::grid(digest, &params, 1);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &variant, &params, &bindings);
         }
         let reads = (pass.read(&digests, 0..pool), outs.map(|out| pass.read(&out, 0..out.len())));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();

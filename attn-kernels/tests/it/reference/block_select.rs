@@ -68,6 +68,7 @@ impl Select {
             q_stride: self.q_stride,
             heads_per_set: if shared { self.num_heads } else { self.num_heads / num_kv_heads },
             score_stride: self.blocks() + 5,
+            rows: u32::try_from(self.rows.len()).unwrap(),
             ..BlockScoreParams::default()
         }
     }
@@ -79,7 +80,7 @@ impl Select {
         params: &BlockScoreParams,
         k: impl Fn(usize) -> u32,
     ) -> Selected {
-        let (shape, rows) = (&self.layer.shape, u32::try_from(self.rows.len()).unwrap());
+        let (shape, rows) = (&self.layer.shape, params.rows);
         let [k_cache, _] = self.layer.upload(gpu).unwrap();
         let touched = self.touched();
         let pool = digest.pool_len(shape, self.num_blocks() as usize);
@@ -92,8 +93,7 @@ impl Select {
         let count = u32::try_from(touched.len()).unwrap();
         let digest_params = BlockDigestParams::new(shape.num_kv_heads, count);
         let bindings = [(&touched_buf).into(), (&k_cache).into(), (&digests).into()];
-        let grid = block_digest::grid(&digest_params, shape);
-        dispatch(gpu, &mut pass, &block_digest::variant(shape, digest), &digest_params, &bindings, grid);
+        dispatch(gpu, &mut pass, &block_digest::variant(shape, digest), &digest_params, &bindings);
 
         let [q, tables] =
             [gpu.upload("q", bytemuck::cast_slice(&self.q)), gpu.upload("tables", &self.layer.tables)]
@@ -103,7 +103,7 @@ impl Select {
         let variant = block_score::variant(shape, self.num_heads, digest, self.select_block);
         let bindings: [_; 5] =
             [(&q).into(), (&digests).into(), (&tables).into(), (&rows_buf).into(), (&scores).into()];
-        dispatch(gpu, &mut pass, &variant, params, &bindings, block_score::grid(digest, params, rows));
+        dispatch(gpu, &mut pass, &variant, params, &bindings);
 
         let sets = params.num_heads / params.heads_per_set;
         let top_rows: Vec<[u32; 4]> = (0..rows * sets)
@@ -119,7 +119,7 @@ impl Select {
         let out = gpu.buffer::<u32>("out", out_len).unwrap();
         let bindings = [(&scores).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
         let variant = top_k::variant(Output::List, gpu.profile().top_k_level());
-        dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(&top));
+        dispatch(gpu, &mut pass, &variant, &top, &bindings);
 
         let reads =
             (pass.read(&digests, 0..pool), pass.read(&scores, 0..lens[1]), pass.read(&out, 0..out_len));

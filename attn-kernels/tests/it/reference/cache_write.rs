@@ -29,8 +29,7 @@ fn check(gpu: &Gpu, shape: KvShape, params: &CacheWriteParams, kv: &[f32], slots
     let slot_buf = gpu.upload("slots", slots).unwrap();
     let mut pass = Pass::new("cache_write");
     let bindings = [(&source).into(), (&slot_buf).into(), (&k).into(), (&v).into()];
-    let grid = cache_write::grid(params, &shape);
-    dispatch(gpu, &mut pass, &cache_write::variant(&shape), params, &bindings, grid);
+    dispatch(gpu, &mut pass, &cache_write::variant(&shape), params, &bindings);
     let reads = [pass.read(&k, 0..k.len()), pass.read(&v, 0..v.len())];
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();
 
@@ -75,7 +74,7 @@ fn rows_beyond_one_dimension_of_a_grid() {
     };
     let rows = 140_000;
     let params = CacheWriteParams { row_stride: 8, ..params(&shape, rows, [0; 3]) };
-    assert!(cache_write::grid(&params, &shape)[1] > 1);
+    assert!(cache_write::variant(&shape).grid(&params)[1] > 1);
     let kv = queries(1, rows as usize * 8 + 512, rows as usize * 8 + 512, 7);
     let slots: Vec<i32> = (0..140_000).map(|row| if row % 500 == 499 { row / 500 } else { -1 }).collect();
     check(gpu, shape, &params, &kv, &slots, 2);

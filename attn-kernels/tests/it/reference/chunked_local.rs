@@ -50,7 +50,10 @@ proptest! {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: num_heads * shape.head_dim,
-            scale: 1.0 / (shape.head_dim as f32).sqrt(), ..PagedPrefillParams::default() };
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            tiles: u32::try_from(tiles.len()).unwrap(),
+            ..PagedPrefillParams::default()
+        };
         let [k, v] = layer.upload(gpu).unwrap();
         let q_buf = gpu.upload("q", &q).unwrap();
         let lists = (gpu.upload("tables", &tables).unwrap(), gpu.upload("tiles", &tiles).unwrap());
@@ -60,12 +63,11 @@ proptest! {
             (&q_buf).into(), (&k).into(), (&v).into(), (&lists.0).into(), (&lists.1).into(), (&out).into(), (&lse).into(),
         ];
         let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &Attention::default());
-        let grid = paged_prefill::grid(&shape, num_heads, KeyLoads::Uniform, u32::try_from(tiles.len()).unwrap());
         let last = tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
         let mut pass = Pass::new("chunks");
         for (first_key, num_keys) in paged_prefill::segments(0, last, gpu.is_cpu()) {
             let params = PagedPrefillParams { first_key, num_keys, ..params };
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &variant, &params, &bindings);
         }
         let read = pass.read(&out, 0..q.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);

@@ -1,7 +1,5 @@
 //! Attention behind long prefixes, chunk by chunk, against the reference over all keys at once.
 
-use std::sync::Arc;
-
 use super::device::{assert_bits, assert_close, cases, gpu};
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu;
@@ -47,18 +45,8 @@ impl Batch {
             num_heads: HEADS,
             num_kv_heads,
             q_stride: HEADS * head_dim,
-            first_key: 0,
             scale: 1.0 / (head_dim as f32).sqrt(),
-            neg_inf: f32::NEG_INFINITY,
-            num_keys: u32::MAX,
-            list_stride: 0,
-            window: 0,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            part_keys: u32::MAX,
-            part_rows: 0,
-            log_skip: 0.0,
+            ..PagedPrefillParams::default()
         }
     }
 
@@ -74,12 +62,10 @@ impl Batch {
         let lse = &gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
         let mut pass = Pass::new("prefix");
         let on = PrefixPass::new(gpu, &mut pass, &plan, tables, [self.rows, HEADS, shape.head_dim]).unwrap();
-        let loads = KeyLoads::Uniform;
-        let prefill: Arc<_> =
-            gpu.pipeline(&paged_prefill::variant(shape, HEADS, loads, &Attention::default())).unwrap();
-        let grid = |tiles| paged_prefill::grid(shape, HEADS, loads, tiles);
+        let variant = paged_prefill::variant(shape, HEADS, KeyLoads::Uniform, &Attention::default());
+        let prefill = gpu.pipeline(&variant).unwrap();
         let buffers = PrefixBuffers { q, k, v, tables, out, lse };
-        on.attend(gpu, &mut pass, buffers, self.params(), (&prefill, &grid));
+        on.attend(gpu, &mut pass, buffers, self.params(), &prefill);
         let reads = [pass.read(out, 0..out.len()), pass.read(lse, 0..lse.len())];
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         reads.map(|read| outcome.get(read))

@@ -30,9 +30,9 @@ fn what_does_not_compile_is_told_where_it_is_waited_for() {
     let pairs = gpu.upload("pairs", &[[0_u32, 1]]).unwrap();
     let pass = || {
         let mut pass = Pass::new("copy");
-        let params = copy_blocks::CopyBlocksParams { block_quads: 1 };
+        let params = copy_blocks::CopyBlocksParams { block_quads: 1, copies: 1 };
         let bindings = [(&pairs).into(), (&cache).into()];
-        pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings, [1, 1, 1]);
+        pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings);
         pass
     };
     assert_eq!(gpu.submit(pass()).map(drop).unwrap_err().to_string(), refused.to_string());

@@ -1,12 +1,14 @@
 //! Decoding as the engine does it, over cases of the self-test: partitions in any number of dispatches, and the reduce pass.
 
+use std::marker::PhantomData;
+
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::mla_decode::MlaDecodeParams;
 use attn_kernels::kernel::paged_decode::{Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_decode_subgroup::{FORMS, serves};
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+use attn_kernels::kernel::paged_reduce::PagedReduceParams;
 use attn_kernels::self_test::{self, Case, Spec, Values};
 use attn_kernels::{Level, Variant};
 use bytemuck::Pod;
@@ -54,8 +56,8 @@ macro_rules! partitioned {
             }
 
             fn cut(self, cut: &Cut, first_key: u32, num_keys: u32) -> Self {
-                let Cut { first_row, max_partitions, reduced, .. } = *cut;
-                Self { first_row, max_partitions, reduced: reduced.into(), first_key, num_keys, ..self }
+                let Cut { first_row, rows, max_partitions, reduced, .. } = *cut;
+                Self { first_row, rows, max_partitions, reduced: reduced.into(), first_key, num_keys, ..self }
             }
         }
     )*};
@@ -67,8 +69,8 @@ partitioned!(PagedDecodeParams: 4, MlaDecodeParams: 3);
 pub(crate) struct Decoder<'a, P> {
     pub(crate) variant: Variant,
     pub(crate) reduce: Variant,
-    /// Workgroups of a dispatch over some rows.
-    pub(crate) grid: &'a dyn Fn(&P, u32) -> [u32; 3],
+    /// Type of the kernel's parameters.
+    pub(crate) params: PhantomData<P>,
     /// Sinks of so many heads, if the reduce pass adds some.
     pub(crate) sinks: Option<&'a dyn Fn(u32) -> Vec<f32>>,
 }
@@ -99,10 +101,7 @@ impl<P: Partitioned> Decoder<'_, P> {
         let dim = case.buffers[P::ROWS + 1].len() / (heads * max_partitions as usize);
         let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0).max(1);
         let num_keys = cut.step.saturating_mul(partition_size);
-        let of_dispatch = |first_key| {
-            let params = given.cut(cut, first_key, num_keys);
-            (params, (self.grid)(&params, cut.rows))
-        };
+        let of_dispatch = |first_key| given.cut(cut, first_key, num_keys);
         let mut run = dispatched(case, (0..longest).step_by(num_keys as usize).map(of_dispatch));
         let parts = (cut.rows * num_heads * cut.max_partitions) as usize;
         let nan = |len: usize| vec![f32::NAN.to_bits(); len];
@@ -112,12 +111,11 @@ impl<P: Partitioned> Decoder<'_, P> {
         let mut out = std::mem::take(&mut left[P::ROWS + 1]);
         if cut.reduced {
             let params = given.cut(cut, 0, u32::MAX).reduce();
-            let mut pass =
-                Case::new("reduce pass", &self.reduce, &params, paged_reduce::grid(&params, cut.rows))
-                    .binding(&out)
-                    .binding(&left[P::ROWS + 2])
-                    .binding(rows)
-                    .binding(&nan(dim * heads));
+            let mut pass = Case::new("reduce pass", &self.reduce, &params)
+                .binding(&out)
+                .binding(&left[P::ROWS + 2])
+                .binding(rows)
+                .binding(&nan(dim * heads));
             if self.reduce.bindings.iter().any(|binding| binding.name == "selected") {
                 pass = pass.binding(&case.buffers[P::ROWS + 3]);
             }

@@ -80,10 +80,9 @@ pub(crate) fn dispatch<P: Pod>(
     variant: &Variant,
     params: &P,
     bindings: &[Bound],
-    grid: [u32; 3],
 ) {
     let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
-    pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(params), bindings, grid);
+    pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(params), bindings);
 }
 
 /// Fails with the worst element, its index and both values.

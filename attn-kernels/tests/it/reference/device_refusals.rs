@@ -102,7 +102,7 @@ fn bindings_that_no_device_takes() {
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape) };
+    let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), copies: 2 };
     let pipeline = gpu.pipeline(&copy_blocks::variant()).unwrap();
     let pairs = gpu.upload("pairs", &[[0_u32, 1], [0, 2]]).unwrap();
     let own = |size| {
@@ -113,12 +113,7 @@ fn bindings_that_no_device_takes() {
     let refused = |cache: Bound| {
         let pass = || {
             let mut pass = Pass::new("copy");
-            pass.dispatch_bytes(
-                &pipeline,
-                bytemuck::bytes_of(&params),
-                &[(&pairs).into(), cache.clone()],
-                copy_blocks::grid(&shape, 2),
-            );
+            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &[(&pairs).into(), cache.clone()]);
             pass
         };
         let prepared = gpu.prepare(pass()).map(drop).unwrap_err().to_string();
@@ -133,12 +128,7 @@ fn bindings_that_no_device_takes() {
     // The device goes on.
     let cache = gpu.upload("cache", &[7_u32; 64]).unwrap();
     let mut pass = Pass::new("copy");
-    pass.dispatch_bytes(
-        &pipeline,
-        bytemuck::bytes_of(&params),
-        &[(&pairs).into(), (&cache).into()],
-        copy_blocks::grid(&shape, 2),
-    );
+    pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &[(&pairs).into(), (&cache).into()]);
     gpu.submit(pass).unwrap().wait().unwrap();
 }
 

@@ -84,8 +84,7 @@ impl Fetch {
             (&k).into(),
             (&v).into(),
         ];
-        let grid = fetch_pages::grid(&self.params);
-        dispatch(gpu, &mut pass, &fetch_pages::variant(), &self.params, &bindings, grid);
+        dispatch(gpu, &mut pass, &fetch_pages::variant(), &self.params, &bindings);
         let reads = [&k, &v].map(|pages| pass.read(pages, 0..pages.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         for ((read, host), before) in reads.into_iter().zip(&self.host).zip(&self.device) {

@@ -43,7 +43,7 @@ fn through(gpu: &Gpu, shape: &KvShape, (len, seed): (u32, u64)) -> [Vec<f32>; 4]
     let slots = gpu.upload("slots", &slots).unwrap();
     let mut pass = Pass::new("layout");
     let bindings: [Bound; 4] = [(&kv).into(), (&slots).into(), (&k).into(), (&v).into()];
-    dispatch(gpu, &mut pass, &write, &params, &bindings, cache_write::grid(&params, shape));
+    dispatch(gpu, &mut pass, &write, &params, &bindings);
 
     let params = GatherCacheParams {
         num_kv_heads: shape.num_kv_heads,
@@ -51,6 +51,7 @@ fn through(gpu: &Gpu, shape: &KvShape, (len, seed): (u32, u64)) -> [Vec<f32>; 4]
         k_scale: 0.5,
         v_scale: 2.0,
         max_keys: len,
+        spans: 1,
     };
     let out = || gpu.buffer::<f32>("out", (len * width) as usize).unwrap();
     let (k_out, v_out) = (out(), out());
@@ -59,7 +60,7 @@ fn through(gpu: &Gpu, shape: &KvShape, (len, seed): (u32, u64)) -> [Vec<f32>; 4]
     let bindings: [Bound; 6] =
         [(&spans).into(), (&k).into(), (&v).into(), (&tables).into(), (&k_out).into(), (&v_out).into()];
     let gather = gather_cache::variant(shape, Context::Full);
-    dispatch(gpu, &mut pass, &gather, &params, &bindings, gather_cache::grid(shape, &params, 1));
+    dispatch(gpu, &mut pass, &gather, &params, &bindings);
 
     let caches = [&k, &v].map(|buf| pass.read(buf, 0..buf.len()));
     let gathered = [&k_out, &v_out].map(|buf| pass.read(buf, 0..buf.len()));

@@ -71,20 +71,18 @@ impl Chunk {
         let mut pass = Pass::new("flashprefill");
         if let Some(params) = f.block_mean(shape) {
             let bindings = [(&tables).into(), (&k).into(), (&means).into()];
-            let grid = block_mean::grid(shape, &params);
-            dispatch(gpu, &mut pass, &block_mean::variant(shape, f.block), &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &block_mean::variant(shape, f.block), &params, &bindings);
         }
         let mut reads = Vec::new();
         for blocks in &rounds {
             let energies = gpu.upload("energies", &vec![f32::NAN; energies_len]).unwrap();
             let params = f.block_energy(shape, blocks);
             let bindings = [(&q).into(), (&means).into(), (&energies).into()];
-            let grid = block_energy::grid(&params, blocks.end - blocks.start);
-            dispatch(gpu, &mut pass, &block_energy::variant(shape, f.block), &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &block_energy::variant(shape, f.block), &params, &bindings);
             let params = f.keep_blocks(shape, blocks, stride, first_list);
             let variant = keep_blocks::variant(f.num_heads / shape.num_kv_heads);
             let bindings = [(&energies).into(), (&out).into()];
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, keep_blocks::grid(&params));
+            dispatch(gpu, &mut pass, &variant, &params, &bindings);
             let [_, len] = f.scratch_lens(shape, blocks.end - blocks.start);
             reads.push(pass.read(&energies, 0..len));
         }
@@ -226,7 +224,7 @@ fn attends_to_means(gpu: &Gpu, chunk: &Chunk, registers: Registers) {
     let mut pass = Pass::new("means");
     let bindings = [(&tables).into(), (&k).into(), (&v).into(), (&means[0]).into(), (&means[1]).into()];
     let variant = block_means::variant(shape, f.block);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, block_means::grid(shape, &params));
+    dispatch(gpu, &mut pass, &variant, &params, &bindings);
 
     let (stride, first_list) = (f.key_blocks() + 3, 2);
     let list = |list: u32| {
@@ -255,9 +253,8 @@ fn attends_to_means(gpu: &Gpu, chunk: &Chunk, registers: Registers) {
         (&selected).into(),
         (&on_lse).into(),
     ];
-    let grid = attend_means::grid(&attend, f.block, f.query_blocks(), registers);
     let variant = attend_means::variant(shape, f.block, registers);
-    dispatch(gpu, &mut pass, &variant, &attend, &bindings, grid);
+    dispatch(gpu, &mut pass, &variant, &attend, &bindings);
     let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
     let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
     let done = gpu.submit(pass).unwrap().wait().unwrap();

@@ -43,7 +43,7 @@ fn check_queries(gpu: &Gpu, shape: KvShape, group: u32, rows: &[u32], (first, wo
     let mut pass = Pass::new("hash");
     let bindings = [(&entries).into(), (&q_buf).into(), (&weight_buf).into(), (&codes).into()];
     let variant = hash_codes::variant(&shape, HashSource::Queries);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, hash_codes::grid(&params));
+    dispatch(gpu, &mut pass, &variant, &params, &bindings);
     let read = pass.read(&codes, 0..codes.len());
     let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
     let (dim, group) = (shape.head_dim as usize, group as usize);
@@ -75,7 +75,8 @@ fn check_scores(
     let rows: Vec<[u32; 4]> =
         lens.iter().zip(&layer.table_of).map(|(len, table)| [0, *len, *table, 0]).collect();
     let stride = lens.iter().max().unwrap().div_ceil(block) + 2;
-    let params = HammingScoreParams { num_kv_heads: shape.num_kv_heads, score_stride: stride, ..params };
+    let num_kv_heads = shape.num_kv_heads;
+    let params = HammingScoreParams { num_kv_heads, score_stride: stride, rows: count(lens), ..params };
     let mut want = vec![f32::NAN; rows.len() * stride as usize];
     let [query_buf, key_buf, tables] =
         [&queries, &keys, &layer.tables].map(|words| gpu.upload("codes", words).unwrap());
@@ -83,8 +84,7 @@ fn check_scores(
     let mut pass = Pass::new("hamming");
     let bindings =
         [(&query_buf).into(), (&key_buf).into(), (&tables).into(), (&row_buf).into(), (&scores).into()];
-    let grid = hamming_score::grid(&params, block, count(lens));
-    dispatch(gpu, &mut pass, &hamming_score::variant(&shape, block, words), &params, &bindings, grid);
+    dispatch(gpu, &mut pass, &hamming_score::variant(&shape, block, words), &params, &bindings);
     let read = pass.read(&scores, 0..scores.len());
     let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
     let kinds = (&shape, block as usize, words as usize);
@@ -124,7 +124,7 @@ proptest! {
         if let Some(gpu) = gpu() {
             let params = HammingScoreParams {
                 num_kv_heads: 0, score_stride: 0, sink_tokens, recent_tokens, must_select, num_must,
-                infinity: f32::INFINITY,
+                infinity: f32::INFINITY, rows: 0,
             };
             let block_size = 1 << log_page;
             let shape = KvShape { num_kv_heads: kv_heads, head_dim: 8, block_size, dtype: KvDtype::F32, layout: KvLayout::Native };

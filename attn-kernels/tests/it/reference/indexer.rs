@@ -44,7 +44,7 @@ impl Indexed {
     /// The `k` best positions before `len` for one row of queries.
     fn best(&self, gpu: &Gpu, q: &[f32], gates: &[f32], [len, k]: [u32; 2]) -> Vec<u32> {
         let num_heads = u32::try_from(gates.len()).unwrap();
-        let params = IndexLogitsParams { num_heads, logit_stride: len, neg_inf: f32::NEG_INFINITY };
+        let params = IndexLogitsParams { num_heads, logit_stride: len, neg_inf: f32::NEG_INFINITY, rows: 1 };
         let [q, gates] = [q, gates].map(|data| gpu.upload("q", data).unwrap());
         let cache: Vec<u32> = bytemuck::pod_collect_to_vec(self.cache.bytes());
         let [cache, tables] = [&cache, &self.tables].map(|data| gpu.upload("keys", data).unwrap());
@@ -60,14 +60,14 @@ impl Indexed {
             (&logits).into(),
         ];
         let variant = index_logits::variant(&IndexKeys::Fp8 { head_dim: HEAD_DIM, page: PAGE });
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, index_logits::grid(&params, 1));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings);
 
         let top_rows = gpu.upload("rows", &[[0, len, k, 0]]).unwrap();
         let top = TopKParams { rows: 1, out_stride: k, copies: 1, page_size: 1 };
         let out = gpu.buffer::<u32>("out", k as usize).unwrap();
         let bindings = [(&logits).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
         let variant = top_k::variant(Output::Positions(Transform::Ragged), gpu.profile().top_k_level());
-        dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(&top));
+        dispatch(gpu, &mut pass, &variant, &top, &bindings);
         let read = pass.read(&out, 0..out.len());
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }

@@ -50,7 +50,7 @@ proptest! {
         let out = gpu.upload("out", &vec![77_777_u32; out_len]).unwrap();
         let mut pass = Pass::new("vote");
         let bindings = [(&input).into(), (&out).into()];
-        dispatch(gpu, &mut pass, &vote_blocks::variant(), &params, &bindings, vote_blocks::grid());
+        dispatch(gpu, &mut pass, &vote_blocks::variant(), &params, &bindings);
         let read = pass.read(&out, 0..out_len);
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
@@ -89,7 +89,7 @@ proptest! {
         let on_rows = gpu.upload("rows", &rows).unwrap();
         let mut pass = Pass::new("keep");
         let bindings = [(&on_rows).into(), (&on_kept).into(), (&on_lists).into()];
-        dispatch(gpu, &mut pass, &keep_lists::variant(), &params, &bindings, keep_lists::grid(&params));
+        dispatch(gpu, &mut pass, &keep_lists::variant(), &params, &bindings);
         let reads = [pass.read(&on_kept, 0..kept.len()), pass.read(&on_lists, 0..lists.len())];
         let done = gpu.submit(pass).unwrap().wait().unwrap();
         let [got_kept, got_lists] = reads.map(|read| done.get(read));
@@ -106,12 +106,12 @@ proptest! {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 200 lists")]
         let middle = (cut * lists as f32) as u32;
         let spans = [[0, middle], [middle, lists - middle], [0, lists]];
-        let params = ListCountsParams { list_stride: stride, first: 1 };
+        let params = ListCountsParams { list_stride: stride, first: 1, spans: 3 };
         let [input, counts] = [&words[..], &[5; 4]].map(|data| gpu.upload("words", data).unwrap());
         let runs = gpu.upload("spans", &spans).unwrap();
         let mut pass = Pass::new("count");
         let bindings = [(&input).into(), (&runs).into(), (&counts).into()];
-        dispatch(gpu, &mut pass, &list_counts::variant(), &params, &bindings, list_counts::grid(3));
+        dispatch(gpu, &mut pass, &list_counts::variant(), &params, &bindings);
         let read = pass.read(&counts, 0..4);
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         prop_assert_eq!(got[0], 5);

@@ -13,8 +13,7 @@ fn merge(gpu: &Gpu, head_dim: u32, a: (&[f32], &[f32]), b: (&[f32], &[f32])) -> 
     let buffers = [b.0, b.1, a.0, a.1].map(|data| gpu.upload("merge", data).unwrap());
     let mut pass = Pass::new("lse_merge");
     let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
-    let grid = lse_merge::grid(&params, head_dim);
-    dispatch(gpu, &mut pass, &lse_merge::variant(head_dim), &params, &bindings, grid);
+    dispatch(gpu, &mut pass, &lse_merge::variant(head_dim), &params, &bindings);
     let reads = [2, 3].map(|i: usize| pass.read(&buffers[i], 0..buffers[i].len()));
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();
     let [out, lse] = reads.map(|read| outcome.get(read));

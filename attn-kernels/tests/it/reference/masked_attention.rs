@@ -72,7 +72,7 @@ impl Masked {
         ];
         let mut pass = Pass::new("masked");
         let variant = masked_attention::variant(shape, block);
-        dispatch(gpu, &mut pass, &variant, &self.params, &bindings, masked_attention::grid(&self.params));
+        dispatch(gpu, &mut pass, &variant, &self.params, &bindings);
         let read = pass.read(&out, 0..out.len());
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }

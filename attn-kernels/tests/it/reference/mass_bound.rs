@@ -123,7 +123,7 @@ impl Certified {
             self.record(gpu, &mut pass, (layer, asked, q), (first_share, share_stride), &shares);
         }
         let bindings = [(&shares).into(), (&masses).into()];
-        dispatch(gpu, &mut pass, &mass_merge::variant(), &merge, &bindings, mass_merge::grid(&merge));
+        dispatch(gpu, &mut pass, &mass_merge::variant(), &merge, &bindings);
         let read = pass.read(&masses, 0..masses.len());
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -154,6 +154,7 @@ impl Certified {
             scale: self.of.scale,
             reduced: 1,
             list_stride: asked.list_stride(),
+            rows: n,
             ..PagedDecodeParams::default()
         };
         let stats_len = (n * num_heads * max_partitions) as usize;
@@ -175,8 +176,7 @@ impl Certified {
             (&lists).into(),
         ];
         let variant = paged_decode::variant(shape, num_heads, Lanes::Workgroup, &asked.attention);
-        let grid = paged_decode::grid(&decode, shape, Lanes::Workgroup, n);
-        dispatch(gpu, pass, &variant, &decode, &bindings, grid);
+        dispatch(gpu, pass, &variant, &decode, &bindings);
 
         let digests = record_digests(gpu, pass, &self.of, layer, &k);
         let (_, bounds) = record_bounds(gpu, pass, &self.of, (&q, &digests), &tables, &rows_buf);
@@ -192,10 +192,11 @@ impl Certified {
             share_stride,
             partition_size: PARTITION,
             slack: mass_bound::slack(Lanes::Workgroup),
+            rows: n,
         };
         let bindings =
             [(&bounds).into(), (&rows_buf).into(), (&lists).into(), (&stats).into(), shares.into()];
-        dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings, mass_bound::grid(&params, n));
+        dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings);
     }
 
     /// `[rows, num_heads]`: the least mass that lists keep over the layers, and what is left of it beside the bound of what
@@ -287,7 +288,7 @@ pub(crate) fn record_digests(
     let touched = gpu.upload("touched", &touched).unwrap();
     let bindings = [(&touched).into(), k.into(), (&digests).into()];
     let variant = block_digest::variant(shape, Digest::MinMax);
-    dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(&params, shape));
+    dispatch(gpu, pass, &variant, &params, &bindings);
     digests
 }
 
@@ -308,6 +309,7 @@ pub(crate) fn record_bounds(
         heads_per_set: group,
         score_stride: of.blocks(),
         logit_scale: of.scale,
+        rows: u32::try_from(rows.len()).unwrap(),
         ..BlockScoreParams::default()
     };
     let scores_len = block_score::scores_len(&params, rows.len());
@@ -317,8 +319,7 @@ pub(crate) fn record_bounds(
     let bindings: [_; 6] =
         [q.into(), digests.into(), tables.into(), rows.into(), (&scores).into(), (&bounds).into()];
     let variant = block_score::with_bounds(&of.shape, of.num_heads, of.select_block);
-    let grid = block_score::grid(Digest::MinMax, &params, u32::try_from(rows.len()).unwrap());
-    dispatch(gpu, pass, &variant, &params, &bindings, grid);
+    dispatch(gpu, pass, &variant, &params, &bindings);
     (scores, bounds)
 }
 

@@ -36,6 +36,7 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
         stride: blocks,
         scale: of.scale,
         first: 0,
+        rows: n,
     };
     #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
     let cut = MassCutParams {
@@ -47,6 +48,7 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
         round: 0,
         odds: odds(mass) as f32,
         slack: 1.0,
+        rows: n,
     };
     let of_lse = [
         (&q).into(),
@@ -71,9 +73,9 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
     ];
     for round in ROUNDS {
         let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
-        dispatch(gpu, &mut pass, &variants[0], &lse, &of_lse, block_lse::grid(&lse, of.select_block, n));
+        dispatch(gpu, &mut pass, &variants[0], &lse, &of_lse);
         let cut = MassCutParams { round, ..cut };
-        dispatch(gpu, &mut pass, &variants[1], &cut, &of_cut, mass_cut::grid(&cut, n));
+        dispatch(gpu, &mut pass, &variants[1], &cut, &of_cut);
     }
     let read = pass.read(&lists, 0..lists.len());
     let words = gpu.submit(pass).unwrap().wait().unwrap().get(read);

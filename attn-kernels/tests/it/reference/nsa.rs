@@ -29,6 +29,7 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
         init_blocks: nsa.init_blocks,
         local_blocks: nsa.recent_blocks(),
         infinity: f32::INFINITY,
+        rows: u32::try_from(lens.len()).unwrap(),
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|&len| [0, len, 0, 0]).collect();
     let mut probs = vec![f32::NAN; rows.len() * (heads * params.prob_stride) as usize];
@@ -44,8 +45,7 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
     let mut pass = Pass::new("nsa");
     let bindings = [(&probs_buf).into(), (&rows_buf).into(), (&scores).into()];
     let variant = nsa_block_score::variant(kernel, params.stride, block);
-    let grid = nsa_block_score::grid(&params, u32::try_from(rows.len()).unwrap());
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+    dispatch(gpu, &mut pass, &variant, &params, &bindings);
     let read = pass.read(&scores, 0..len);
     let got: Vec<f32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
     let mut want = vec![f32::NAN; len];

@@ -16,15 +16,13 @@ const OUT: usize = 5;
 const LSE: usize = 6;
 
 /// A kernel of prefill.
-pub(crate) struct Prefill<'a> {
+pub(crate) struct Prefill {
     pub(crate) variant: Variant,
-    /// Workgroups of a dispatch over some tiles.
-    pub(crate) grid: &'a dyn Fn(&PagedPrefillParams, u32) -> [u32; 3],
     /// Whether dispatches go on where the last one ended.
     pub(crate) goes_on: bool,
 }
 
-impl Prefill<'_> {
+impl Prefill {
     fn case(&self, spec: &Spec) -> Case {
         self_test::cases(&self.variant, spec).remove(0)
     }
@@ -34,12 +32,11 @@ impl Prefill<'_> {
     }
 
     /// The case with other tiles.
-    fn with_tiles(&self, case: &Case, tiles: &[Tile]) -> Case {
-        let count = u32::try_from(tiles.len()).unwrap();
-        let params = |bytes: &Vec<u8>| bytemuck::pod_read_unaligned::<PagedPrefillParams>(bytes);
-        let of = case.dispatches.iter().map(|(bytes, _)| (params(bytes), (self.grid)(&params(bytes), count)));
-        let mut case = dispatched(case, of.collect::<Vec<_>>());
-        case.buffers[TILES] = bytemuck::cast_slice(tiles).to_vec();
+    fn with_tiles(case: &Case, list: &[Tile]) -> Case {
+        let tiles = u32::try_from(list.len()).unwrap();
+        let params = |bytes: &Vec<u8>| PagedPrefillParams { tiles, ..bytemuck::pod_read_unaligned(bytes) };
+        let mut case = dispatched(case, case.dispatches.iter().map(params));
+        case.buffers[TILES] = bytemuck::cast_slice(list).to_vec();
         case
     }
 
@@ -48,7 +45,7 @@ impl Prefill<'_> {
     pub(crate) fn check(&self, gpu: &Gpu, seed: u64) {
         let case = self.case(&Spec::random(seed));
         let small = cut(Self::tiles(&case), [1, 7, 33][(seed % 3) as usize]);
-        let small_case = self.with_tiles(&case, &small);
+        let small_case = Self::with_tiles(&case, &small);
         assert_same_bits(gpu, &small_case, &case);
         self.check_alone(gpu, &small_case, &small);
         let step = 16 * u32::try_from(1 + seed % 6).unwrap();
@@ -56,8 +53,7 @@ impl Prefill<'_> {
         if self.goes_on {
             let params = params::<PagedPrefillParams>(&case);
             let segment = |first_key| PagedPrefillParams { first_key, num_keys: step, ..params };
-            let segments =
-                (0..longest).step_by(step as usize).map(|first| (segment(first), case.dispatches[0].1));
+            let segments = (0..longest).step_by(step as usize).map(segment);
             let what = format!("segments of {step} keys, {}, seed {seed}", described(&self.variant));
             dispatched(&case, segments).run(gpu).unwrap_or_else(|fault| panic!("{what}: {fault}"));
         }
@@ -67,7 +63,7 @@ impl Prefill<'_> {
     /// Fails unless every other tile of a case has the same bits without those between.
     fn check_alone(&self, gpu: &Gpu, case: &Case, tiles: &[Tile]) {
         let some: Vec<Tile> = tiles.iter().copied().step_by(2).collect();
-        let [all, alone] = [case, &self.with_tiles(case, &some)].map(|case| after(gpu, case));
+        let [all, alone] = [case, &Self::with_tiles(case, &some)].map(|case| after(gpu, case));
         let rows: u32 = some.iter().map(|tile| tile.rows).sum();
         for buffer in [OUT, LSE] {
             let written: Vec<usize> =
@@ -83,9 +79,8 @@ impl Prefill<'_> {
     fn check_parts(&self, gpu: &Gpu, case: &Case, (part_keys, parts): (u32, u32), seed: u64) {
         let [out, lse] = [OUT, LSE].map(|buffer| case.buffers[buffer].len());
         let rows = u32::try_from(lse).unwrap();
-        let all = PagedPrefillParams { first_key: 0, num_keys: u32::MAX, part_keys, ..params(case) };
-        let [x, y, _] = case.dispatches[0].1;
-        let mut cut = dispatched(case, [(all, [x, y, parts])]);
+        let all = PagedPrefillParams { first_key: 0, num_keys: u32::MAX, part_keys, parts, ..params(case) };
+        let mut cut = dispatched(case, [all]);
         for buffer in [OUT, LSE] {
             cut.buffers[buffer] = case.buffers[buffer].repeat(parts as usize);
         }
@@ -94,7 +89,7 @@ impl Prefill<'_> {
         let params = PrefillReduceParams { rows, first_row: 0, parts, part_rows: rows, neg_inf };
         let dim = u32::try_from(out / lse).unwrap();
         let variant = prefill_reduce::variant(dim);
-        let reduce = Case::new("reduce pass", &variant, &params, prefill_reduce::grid(&params, dim))
+        let reduce = Case::new("reduce pass", &variant, &params)
             .binding(&of_parts[OUT])
             .binding(&of_parts[LSE])
             .binding(&case.buffers[OUT])

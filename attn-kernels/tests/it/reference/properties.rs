@@ -42,11 +42,11 @@ pub(crate) fn assert_leaves(gpu: &Gpu, case: &Case, all: &[Vec<u32>]) {
 
 /// Parameters of the first dispatch of a case.
 pub(crate) fn params<P: Pod>(case: &Case) -> P {
-    bytemuck::pod_read_unaligned(&case.dispatches[0].0)
+    bytemuck::pod_read_unaligned(&case.dispatches[0])
 }
 
 /// The case with other dispatches.
-pub(crate) fn dispatched<P: Pod>(case: &Case, dispatches: impl IntoIterator<Item = (P, [u32; 3])>) -> Case {
-    let dispatches = dispatches.into_iter().map(|(params, grid)| (bytemuck::bytes_of(&params).into(), grid));
+pub(crate) fn dispatched<P: Pod>(case: &Case, dispatches: impl IntoIterator<Item = P>) -> Case {
+    let dispatches = dispatches.into_iter().map(|params| bytemuck::bytes_of(&params).into());
     Case { dispatches: dispatches.collect(), ..case.clone() }
 }

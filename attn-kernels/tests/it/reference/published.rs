@@ -37,9 +37,9 @@ impl<'a> Layout<'a> {
         Self { gpu, shape, num_heads, len: 2 * shape.block_size + 3, k, v }
     }
 
-    fn run<P: bytemuck::Pod>(&self, variant: Variant, params: &P, bindings: &[Bound], grid: [u32; 3]) {
+    fn run<P: bytemuck::Pod>(&self, variant: Variant, params: &P, bindings: &[Bound]) {
         let mut pass = Pass::new("published");
-        dispatch(self.gpu, &mut pass, &variant, params, bindings, grid);
+        dispatch(self.gpu, &mut pass, &variant, params, bindings);
         self.gpu.submit(pass).unwrap().wait().unwrap();
     }
 
@@ -61,8 +61,7 @@ impl<'a> Layout<'a> {
         let rows = queries(self.len as usize, 2 * width as usize, 2 * width as usize, 1);
         let (kv, slots) = (self.gpu.upload("kv", &rows).unwrap(), self.gpu.upload("slots", &slots).unwrap());
         let bindings = [(&kv).into(), (&slots).into(), (&self.k).into(), (&self.v).into()];
-        let grid = cache_write::grid(&params, &self.shape);
-        self.run(cache_write::variant(&self.shape), &params, &bindings, grid);
+        self.run(cache_write::variant(&self.shape), &params, &bindings);
         [&self.k, &self.v].map(|buf| self.gpu.read(buf, 0..buf.len()).unwrap())
     }
 
@@ -74,6 +73,7 @@ impl<'a> Layout<'a> {
             k_scale: 1.0,
             v_scale: 1.0,
             max_keys: self.len,
+            spans: 1,
         };
         let elements = (self.len * self.shape.num_kv_heads * self.shape.head_dim) as usize;
         let [k, v] = ["k_out", "v_out"].map(|name| self.gpu.buffer::<f32>(name, elements).unwrap());
@@ -81,8 +81,7 @@ impl<'a> Layout<'a> {
         let table = self.gpu.upload("table", &TABLE).unwrap();
         let bindings: [Bound; 6] =
             [(&spans).into(), (&self.k).into(), (&self.v).into(), (&table).into(), (&k).into(), (&v).into()];
-        let grid = gather_cache::grid(&self.shape, &params, 1);
-        self.run(gather_cache::variant(&self.shape, Context::Full), &params, &bindings, grid);
+        self.run(gather_cache::variant(&self.shape, Context::Full), &params, &bindings);
         [k, v].map(|buf| self.gpu.read(&buf, 0..elements).unwrap()).concat()
     }
 
@@ -94,6 +93,7 @@ impl<'a> Layout<'a> {
             num_kv_heads: self.shape.num_kv_heads,
             q_stride: width,
             scale: 0.3,
+            rows: 1,
             ..PagedDecodeParams::default()
         };
         let q = self.gpu.upload("q", &queries(1, width as usize, width as usize, 2)).unwrap();
@@ -111,8 +111,7 @@ impl<'a> Layout<'a> {
             (&stats).into(),
         ];
         let variant = paged_decode::variant(&self.shape, self.num_heads, lanes, &Attention::default());
-        let grid = paged_decode::grid(&params, &self.shape, lanes, 1);
-        self.run(variant, &params, &bindings, grid);
+        self.run(variant, &params, &bindings);
         self.gpu.read(&out, 0..out.len()).unwrap()
     }
 
@@ -120,15 +119,15 @@ impl<'a> Layout<'a> {
     fn prefill(&self, loads: KeyLoads) -> Vec<f32> {
         let rows = self.len.min(TILE_ROWS);
         let width = (self.num_heads * self.shape.head_dim) as usize;
+        let tiles = cut(&[Tile::new(0..rows, self.len - rows, 0)], paged_prefill::tile_rows(loads));
         let params = PagedPrefillParams {
             num_heads: self.num_heads,
             num_kv_heads: self.shape.num_kv_heads,
             q_stride: self.num_heads * self.shape.head_dim,
             scale: 0.3,
+            tiles: u32::try_from(tiles.len()).unwrap(),
             ..PagedPrefillParams::default()
         };
-        let tiles = cut(&[Tile::new(0..rows, self.len - rows, 0)], paged_prefill::tile_rows(loads));
-        let count = u32::try_from(tiles.len()).unwrap();
         let q = self.gpu.upload("q", &queries(rows as usize, width, width, 3)).unwrap();
         let (tables, tiles) =
             (self.gpu.upload("table", &TABLE).unwrap(), self.gpu.upload("tiles", &tiles).unwrap());
@@ -144,8 +143,7 @@ impl<'a> Layout<'a> {
             (&lse).into(),
         ];
         let variant = paged_prefill::variant(&self.shape, self.num_heads, loads, &Attention::default());
-        let grid = paged_prefill::grid(&self.shape, self.num_heads, loads, count);
-        self.run(variant, &params, &bindings, grid);
+        self.run(variant, &params, &bindings);
         [out, lse].map(|buf| self.gpu.read(&buf, 0..buf.len()).unwrap()).concat()
     }
 }

@@ -50,11 +50,11 @@ proptest! {
         let mut pass = Pass::new("quantise");
         let bindings = [(&source).into(), (&codes).into(), (&scales).into()];
         let variant = quantise::variant(width, code, scale).unwrap();
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, quantise::grid(&params));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings);
         let undo = DequantiseParams { rows, row_stride, first };
         let bindings = [(&codes).into(), (&scales).into(), (&back).into()];
         let variant = dequantise::variant(width, code).unwrap();
-        dispatch(gpu, &mut pass, &variant, &undo, &bindings, dequantise::grid(&undo, width));
+        dispatch(gpu, &mut pass, &variant, &undo, &bindings);
         let reads = (pass.read(&back, 0..x.len()), pass.read(&scales, 0..rows as usize));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         let (got, scales) = (outcome.get(reads.0), outcome.get(reads.1));

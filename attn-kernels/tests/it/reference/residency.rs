@@ -106,7 +106,7 @@ fn run(
         (&pages).into(),
     ];
     let variant = residency::variant(&SHAPE, PAGES * SHAPE.block_size);
-    dispatch(gpu, &mut pass, &variant, params, &bindings, residency::grid(params));
+    dispatch(gpu, &mut pass, &variant, params, &bindings);
     let reads = (pass.read(&places, 0..places.len()), pass.read(&slots, 0..slots.len()));
     let more = (pass.read(&fetches, 0..fetches.len()), pass.read(&pages, 0..pages.len()));
     let done = gpu.submit(pass).unwrap().wait().unwrap();

@@ -72,6 +72,7 @@ impl Retrieval {
             must_select,
             num_must: u32::try_from(self.policy.must_select.len()).unwrap(),
             infinity: f32::INFINITY,
+            rows: params_rows(&self.lens),
         }
     }
 
@@ -109,7 +110,7 @@ impl Retrieval {
                 let entries = gpu.upload("entries", entries).unwrap();
                 let bindings = [(&entries).into(), x, (&weights).into(), codes];
                 let variant = hash_codes::variant(shape, source);
-                dispatch(gpu, &mut pass, &variant, &params, &bindings, hash_codes::grid(&params));
+                dispatch(gpu, &mut pass, &variant, &params, &bindings);
             };
             hash(HashSource::Keys, &slots, (&k_cache).into(), blocks * shape.block_size, (&key_codes).into());
             hash(HashSource::Queries, &row_ids, (&q).into(), params_rows(&row_ids), (&query_codes).into());
@@ -127,8 +128,7 @@ impl Retrieval {
             (&rows_buf).into(),
             (&scores).into(),
         ];
-        let grid = hamming_score::grid(&params, block, params_rows(&row_ids));
-        dispatch(gpu, &mut pass, &hamming_score::variant(shape, block, words), &params, &bindings, grid);
+        dispatch(gpu, &mut pass, &hamming_score::variant(shape, block, words), &params, &bindings);
         let reads = [&key_codes, &query_codes].map(|buf| pass.read(buf, 0..buf.len()));
         let read = pass.read(&scores, 0..len);
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
@@ -255,7 +255,7 @@ fn codes_of_exact_products_are_those_of_the_reference() {
     let mut pass = Pass::new("hash");
     let bindings = [(&entries).into(), (&k).into(), (&weight_buf).into(), (&codes).into()];
     let variant = hash_codes::variant(&retrieval.layer.shape, HashSource::Keys);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, hash_codes::grid(&params));
+    dispatch(gpu, &mut pass, &variant, &params, &bindings);
     let read = pass.read(&codes, 0..codes.len());
     let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
     let (_, keys) = retrieval.tensors(0);

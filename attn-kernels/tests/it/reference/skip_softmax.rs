@@ -63,10 +63,10 @@ impl Prompt {
             (&lse).into(),
         ];
         let variant = paged_prefill::variant(&SHAPE, HEADS, loads, attention);
-        let count = u32::try_from(cut.len()).unwrap();
-        let grid = paged_prefill::grid(&SHAPE, HEADS, loads, count);
+        let tiles = u32::try_from(cut.len()).unwrap();
+        let params = PagedPrefillParams { tiles, ..self.params(log_skip) };
         let mut pass = Pass::new("prefill");
-        dispatch(gpu, &mut pass, &variant, &self.params(log_skip), &bindings, grid);
+        dispatch(gpu, &mut pass, &variant, &params, &bindings);
         let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         reads.map(|read| outcome.get(read))

@@ -65,7 +65,7 @@ impl Rows {
         let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
         let mut pass = Pass::new("top_k");
         let bindings = [(&scores).into(), (&rows).into(), (&table).into(), (&out).into()];
-        dispatch(gpu, &mut pass, variant, &self.params, &bindings, top_k::grid(&self.params));
+        dispatch(gpu, &mut pass, variant, &self.params, &bindings);
         let read = pass.read(&out, 0..len);
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -84,8 +84,7 @@ impl Rows {
         let mut pass = Pass::new("top_k");
         let bindings: [_; 3] = [(&scores).into(), (&rows).into(), (&peaks).into()];
         let of_peaks = params.peaks();
-        let grid = top_k_peaks::grid(&of_peaks);
-        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &of_peaks, &bindings, grid);
+        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &of_peaks, &bindings);
         let bindings: [_; 7] = [
             (&scores).into(),
             (&rows).into(),
@@ -96,7 +95,7 @@ impl Rows {
             (&out).into(),
         ];
         let variant = top_k_long::variant(output, level);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, top_k_long::grid(&params));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings);
         let (read, peaks) = (pass.read(&out, 0..len), pass.read(&peaks, 0..peaks.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         self.check_peaks(&outcome.get(peaks), params.max_groups as usize);
@@ -251,8 +250,7 @@ fn fused_transforms_are_the_separate_ones() {
         let [list, table, out] = buffers.map(|data| gpu.upload("transform", data).unwrap());
         let mut pass = Pass::new("transform");
         let bindings = [(&list).into(), (&table).into(), (&out).into()];
-        let grid = top_k_transform::grid(&params);
-        dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings, grid);
+        dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings);
         let read = pass.read(&out, 0..out.len());
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         assert_eq!(got, want, "{transform:?}");

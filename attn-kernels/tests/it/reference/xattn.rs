@@ -9,9 +9,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::{self, FindBlocksParams, Vote};
 use attn_kernels::kernel::strided_qk::{self, Scorer};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{
-    KvDtype, KvLayout, KvShape, softmax_block_sum, stride_queries, strided_qk_broadcast,
-};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, softmax_block_sum, strided_qk_broadcast};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -74,10 +72,10 @@ impl Chunk {
         if self.software && strided_qk_broadcast::serves(shape, stride, block) {
             let scores = strided_qk_broadcast::variant(shape, stride, block);
             if gpu.profile().runs(&scores) {
-                return Scorer::of(scores, strided_qk_broadcast::grid, shape, stride);
+                return Scorer::of(scores, shape, stride);
             }
         }
-        Scorer::of(strided_qk::variant(shape, stride, block), strided_qk::grid, shape, stride)
+        Scorer::of(strided_qk::variant(shape, stride, block), shape, stride)
     }
 
     /// Query blocks `step` at a time.
@@ -112,24 +110,21 @@ impl Chunk {
             let len = e.stride_rows(blocks.end - blocks.start) * scorer.row_words as usize;
             let strides = gpu.upload("strides", &vec![u32::MAX; len]).unwrap();
             let params = e.stride_queries(blocks);
-            let grid = stride_queries::grid(&params, shape.head_dim, e.stride);
             let bindings = [(&q).into(), (&strides).into()];
-            dispatch(gpu, &mut pass, &scorer.queries, &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &scorer.queries, &params, &bindings);
             let params = e.strided_qk(shape, blocks);
             let bindings = [(&strides).into(), (&k).into(), (&tables).into(), (&parts).into()];
-            let grid = (scorer.grid)(&params, e.stride);
-            dispatch(gpu, &mut pass, &scorer.scores, &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &scorer.scores, &params, &bindings);
             let params = e.softmax_block_sum(blocks);
-            let grid = softmax_block_sum::grid(e.num_heads, blocks.end - blocks.start);
             let group = e.num_heads / shape.num_kv_heads;
             let (sum, find) = match self.software {
                 true => (softmax_block_sum::software(e.stride, e.block), find_blocks::software(group)),
                 false => (softmax_block_sum::variant(e.stride, e.block), find_blocks::variant(group)),
             };
-            dispatch(gpu, &mut pass, &sum, &params, &[(&parts).into(), (&sums).into()], grid);
+            dispatch(gpu, &mut pass, &sum, &params, &[(&parts).into(), (&sums).into()]);
             let params = e.find_blocks(shape, blocks, stride, first_list);
             let bindings = [(&sums).into(), (&thresholds).into(), (&out).into()];
-            dispatch(gpu, &mut pass, &find, &params, &bindings, find_blocks::grid(&params));
+            dispatch(gpu, &mut pass, &find, &params, &bindings);
             let [parts_len, sums_len] = e.scratch_lens(blocks.end - blocks.start);
             reads.push((pass.read(&parts, 0..parts_len), pass.read(&sums, 0..sums_len)));
         }
@@ -301,8 +296,7 @@ fn check_find(gpu: &Gpu, params: &FindBlocksParams, group: u32, sixteenths: &[u8
         let want = cpu::find_blocks::find_blocks(&params, &sums, heads, &wide).unwrap();
         let mut pass = Pass::new("find");
         let bindings = [(&buffers[0]).into(), (&buffers[1]).into(), (&out).into()];
-        let grid = find_blocks::grid(&params);
-        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
+        dispatch(gpu, &mut pass, variant, &params, &bindings);
         let read = pass.read(&out, 0..out.len());
         let got = lists_of(&gpu.submit(pass).unwrap().wait().unwrap().get(read), params.out_stride);
         assert_eq!(got, want, "{vote:?}, {params:?}, thresholds {thresholds:?}");

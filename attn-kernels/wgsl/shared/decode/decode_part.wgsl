@@ -14,6 +14,7 @@ struct PagedDecodeParams {
     softcap: f32,
     k_scale: f32, // of fp8
     v_scale: f32,
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;

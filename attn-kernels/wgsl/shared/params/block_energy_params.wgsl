@@ -11,6 +11,7 @@ struct BlockEnergyParams {
     mean_stride: u32,
     energy_stride: u32,
     scale: f32,
+    query_blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockEnergyParams;

@@ -11,6 +11,7 @@ struct MlaDecodeParams {
     compressed_stride: u32,
     first_key: u32,
     num_keys: u32,
+    rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MlaDecodeParams;

@@ -15,6 +15,8 @@ struct PagedPrefillParams {
     part_keys: u32,
     part_rows: u32,
     log_skip: f32, // of skip_rows
+    tiles: u32,
+    parts: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;

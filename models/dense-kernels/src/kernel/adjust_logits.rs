@@ -7,6 +7,7 @@ use bytemuck::{Pod, Zeroable};
 kernel! {
     /// The kernel; [`AdjustLogitsBuffers`] lists its bindings.
     "adjust_logits"(AdjustLogitsParams, AdjustLogitsBuffers): Sampling,
+    grid: |params, _| [params.vocab.div_ceil(PART), params.rows, 1],
     modules: [super::MODULES],
     listed: |_| one(variant()),
     variants: "one",
@@ -23,6 +24,8 @@ const PART: u32 = 8192;
 params! {
     /// Uniform parameters.
     pub struct AdjustLogitsParams {
+        /// Number of rows to edit.
+        pub rows: u32,
         /// Number of logits a row.
         pub vocab: u32,
         /// Minus infinity, which WGSL cannot write.
@@ -73,10 +76,4 @@ pub struct AdjustRow {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", 256).constant("PART", PART)
-}
-
-/// Returns the number of workgroups for `rows` rows that change.
-#[must_use]
-pub fn grid(params: &AdjustLogitsParams, rows: u32) -> [u32; 3] {
-    [params.vocab.div_ceil(PART), rows, 1]
 }

@@ -7,6 +7,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`BiasBuffers`] lists its bindings.
     "bias"(BiasParams, BiasBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.cols).div_ceil(WG)),
     modules: [super::MODULES],
     listed: |_| vec![("write".into(), variant(BiasForm::Store)), ("add".into(), variant(BiasForm::Add))],
     variants: "write or add",
@@ -56,10 +57,4 @@ pub(crate) const KEEP: Flag = Flag("KEEP");
 #[must_use]
 pub fn variant(form: BiasForm) -> Variant {
     Variant::new(&KERNEL).set(KEEP, form == BiasForm::Add).constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows of `cols` columns.
-#[must_use]
-pub fn grid(params: &BiasParams) -> [u32; 3] {
-    flat_grid((params.rows * params.cols).div_ceil(WG))
 }

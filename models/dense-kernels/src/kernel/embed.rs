@@ -10,6 +10,7 @@ use super::matmul::WEIGHTS;
 kernel! {
     /// The kernel; [`EmbedBuffers`] lists its bindings.
     "embed"(EmbedParams, EmbedBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.width.div_ceil(32)).div_ceil(WG)),
     modules: [super::MODULES],
     listed: listed,
     variants: "all encodings",
@@ -58,10 +59,4 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(weights: Format) -> Variant {
     Variant::new(&KERNEL).set(WEIGHTS, weights).constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` tokens of `width` elements.
-#[must_use]
-pub fn grid(params: &EmbedParams) -> [u32; 3] {
-    flat_grid((params.rows * params.width.div_ceil(32)).div_ceil(WG))
 }

@@ -15,6 +15,7 @@ use crate::pack::Format;
 kernel! {
     /// The kernel; [`ExpertDownBuffers`] lists its bindings.
     "expert_down"(ExpertDownParams, ExpertDownBuffers): Dense,
+    grid: |params, _| [params.width.div_ceil(COLUMNS), params.rows, 1],
     modules: [super::MODULES],
     listed: listed,
     variants: "nine encodings of at most 8 bits; experts a row; biased; less in flight for *few registers*",
@@ -86,10 +87,4 @@ pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Varia
         .set(COLS, COLUMNS)
         .set(SLICES, 32)
         .set(BATCH, batch)
-}
-
-/// Returns the number of workgroups for `params.rows` rows.
-#[must_use]
-pub fn grid(params: &ExpertDownParams) -> [u32; 3] {
-    [params.width.div_ceil(COLUMNS), params.rows, 1]
 }

@@ -18,6 +18,7 @@ use crate::pack::Format;
 kernel! {
     /// The kernel; [`ExpertGateUpBuffers`] lists its bindings.
     "expert_gate_up"(ExpertGateUpParams, ExpertGateUpBuffers): Dense,
+    grid: |params, _| [params.inner / COLUMNS, params.pairs, 1],
     modules: [super::MODULES],
     listed: listed,
     variants: "nine encodings of at most 8 bits; experts a row; three activations; biased; less in flight for *few registers*",
@@ -111,10 +112,4 @@ pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Varia
         .set(BIASED, experts.biased)
         .set(SLICES, 8)
         .set(BATCH, batch)
-}
-
-/// Returns the number of workgroups for `params.pairs` pairs.
-#[must_use]
-pub fn grid(params: &ExpertGateUpParams) -> [u32; 3] {
-    [params.inner / COLUMNS, params.pairs, 1]
 }

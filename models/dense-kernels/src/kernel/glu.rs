@@ -11,6 +11,7 @@ use crate::Activation;
 kernel! {
     /// The kernel; [`GluBuffers`] lists its bindings.
     "glu"(GluParams, GluBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.inner).div_ceil(WG)),
     modules: [super::MODULES],
     listed: listed,
     variants: "three activations; biased; weighted",
@@ -85,10 +86,4 @@ pub(crate) fn kind(activation: Activation) -> u32 {
         Activation::LimitedSilu { .. } => 1,
         Activation::LimitedSwiglu { .. } => 2,
     }
-}
-
-/// Returns the number of workgroups for `rows` rows of `inner` elements.
-#[must_use]
-pub fn grid(params: &GluParams) -> [u32; 3] {
-    flat_grid((params.rows * params.inner).div_ceil(WG))
 }

@@ -8,6 +8,7 @@ use attn_kernels::{Level, Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`HyperCollapseBuffers`] lists its bindings.
     "hyper_collapse"(HyperCollapseParams, HyperCollapseBuffers): Dense,
+    grid: |params, _| flat_grid(params.rows),
     modules: [super::MODULES],
     listed: listed,
     variants: "before a block, or at the end of the streams; reductions by tree or subgroup",
@@ -94,10 +95,4 @@ pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
         .set(HEAD, reader == Reader::Head)
         .set(slot::WG, LANES)
         .by_level(slot::REDUCE, level)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &HyperCollapseParams) -> [u32; 3] {
-    flat_grid(params.rows)
 }

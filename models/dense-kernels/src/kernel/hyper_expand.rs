@@ -7,6 +7,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`HyperExpandBuffers`] lists its bindings.
     "hyper_expand"(HyperExpandParams, HyperExpandBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.width).div_ceil(WG)),
     modules: [super::MODULES],
     listed: |_| vec![("streams".into(), variant(4, StreamForm::Add)), ("first".into(), variant(4, StreamForm::Begin))],
     variants: "a block's output, or the first streams",
@@ -57,10 +58,4 @@ pub fn variant(streams: u32, form: StreamForm) -> Variant {
         .set(super::hyper_collapse::STREAMS, streams)
         .set(FIRST, form == StreamForm::Begin)
         .constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows of `width` elements a stream.
-#[must_use]
-pub fn grid(params: &HyperExpandParams) -> [u32; 3] {
-    flat_grid((params.rows * params.width).div_ceil(WG))
 }

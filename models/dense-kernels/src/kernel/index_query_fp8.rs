@@ -7,6 +7,7 @@ use attn_kernels::{Variant, bindings, kernel, params, slot};
 kernel! {
     /// The kernel; [`IndexQueryFp8Buffers`] lists its bindings.
     "index_query_fp8"(IndexQueryFp8Params, IndexQueryFp8Buffers): Selection,
+    grid: |params, _| flat_grid(params.vectors),
     modules: [super::MODULES],
     listed: |_| one(variant(128)),
     variants: "one, by the head size",
@@ -42,10 +43,4 @@ bindings! {
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_power_of_two() && head_dim >= 8, "heads of {head_dim} dimensions cannot be rotated");
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
-}
-
-/// Returns the number of workgroups for `vectors` vectors, one per row and head.
-#[must_use]
-pub fn grid(params: &IndexQueryFp8Params) -> [u32; 3] {
-    flat_grid(params.vectors)
 }

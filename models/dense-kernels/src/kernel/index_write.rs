@@ -9,6 +9,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`IndexWriteBuffers`] lists its bindings.
     "index_write"(IndexWriteParams, IndexWriteBuffers): Cache,
+    grid: |params, variant| flat_grid((params.rows * (variant.number(slot::HEAD_DIM) / 2)).div_ceil(WG)),
     modules: [super::MODULES],
     listed: listed,
     variants: "f16, f32",
@@ -68,10 +69,4 @@ pub fn variant(shape: &KvShape) -> Variant {
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(CHUNK, chunk)
         .constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &IndexWriteParams, shape: &KvShape) -> [u32; 3] {
-    flat_grid((params.rows * (shape.head_dim / 2)).div_ceil(WG))
 }

@@ -8,6 +8,7 @@ use attn_kernels::{Variant, bindings, kernel, params, slot};
 kernel! {
     /// The kernel; [`IndexWriteFp8Buffers`] lists its bindings.
     "index_write_fp8"(IndexWriteFp8Params, IndexWriteFp8Buffers): Cache,
+    grid: |params, _| flat_grid(params.rows),
     modules: [super::MODULES],
     listed: |_| one(variant(128, 64)),
     variants: "one, by the head size",
@@ -55,10 +56,4 @@ pub fn root(head_dim: u32) -> f32 {
 pub fn variant(head_dim: u32, page: u32) -> Variant {
     assert!(head_dim.is_power_of_two() && head_dim >= 8, "keys of {head_dim} dimensions cannot be rotated");
     Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).set(slot::BLOCK_SIZE, page)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &IndexWriteFp8Params) -> [u32; 3] {
-    flat_grid(params.rows)
 }

@@ -6,6 +6,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`LogProbBuffers`] lists its bindings.
     "log_prob"(LogProbParams, LogProbBuffers): Sampling,
+    grid: |params, _| [params.rows, 1, 1],
     modules: [super::MODULES],
     listed: |_| one(variant()),
     variants: "one",
@@ -39,10 +40,4 @@ bindings! {
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", 256)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &LogProbParams) -> [u32; 3] {
-    [params.rows, 1, 1]
 }

@@ -11,6 +11,7 @@ use crate::pack::Format;
 kernel! {
     /// The kernel; [`MatmulBuffers`] lists its bindings.
     "matmul"(MatmulParams, MatmulBuffers): Dense,
+    grid: grid,
     modules: [super::MODULES],
     listed: listed,
     variants: "all encodings; store, add, silu_mul; tilings; weights in buffers or images, x by all lanes, broadcast, through a window or a window a row; norm on the way in; several matrices: each of a row's vectors with its own, or routed pairs (and tiles, order)",
@@ -47,7 +48,7 @@ fn listed(_: &Sizes) -> Listed {
 params! {
     /// Uniform parameters.
     pub struct MatmulParams {
-        /// Number of rows of x.
+        /// Number of rows of x; for [`Rows::Routed`], number of tiles of [`moe_sort`](super::moe_sort).
         pub rows: u32,
         /// Number of columns of one part.
         pub cols: u32,
@@ -381,8 +382,18 @@ pub fn several(rows: Rows, weights: Format, tiling: Tiling, blocks: u32) -> Vari
     rows.apply(variant(weights, Epilogue::Store, tiling, blocks, None))
 }
 
-/// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
-#[must_use]
-pub fn grid(tiling: Tiling, rows: u32, cols: u32) -> [u32; 3] {
-    [cols.div_ceil(tiling.cols * tiling.wide), rows.div_ceil(tiling.rows), 1]
+fn grid(params: &MatmulParams, variant: &Variant) -> [u32; 3] {
+    let cols = variant.number(COLS) * variant.number(WIDE);
+    tiled_grid(params, variant, [variant.number(slot::ROWS), cols])
+}
+
+/// Returns the number of workgroups of `rows` rows and `cols` columns of one part each, for a product that is not split
+/// along k.
+pub(super) fn tiled_grid(params: &MatmulParams, variant: &Variant, [rows, cols]: [u32; 2]) -> [u32; 3] {
+    let (columns, row_tiles) = (params.cols.div_ceil(cols), params.rows.div_ceil(rows));
+    match variant.get(ROWS).unwrap_or(Rows::Plain) {
+        Rows::Plain => [columns, row_tiles, 1],
+        Rows::Each => [columns, row_tiles, params.matrices],
+        Rows::Routed => [columns, params.rows, 1],
+    }
 }

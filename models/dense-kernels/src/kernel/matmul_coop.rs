@@ -4,7 +4,7 @@
 //! exceed 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
-use super::matmul::Rows;
+use super::matmul::{MatmulParams, Rows, tiled_grid};
 use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::profile::{DeviceProfile, Tuning};
 use attn_kernels::slot::{self, Flag, Number, OneOf};
@@ -18,6 +18,7 @@ use crate::pack::Format;
 kernel! {
     /// The kernel, with the parameters and bindings of [`matmul`](super::matmul).
     "matmul_coop"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
+    grid: grid,
     modules: [super::MODULES],
     listed: listed,
     variants: "all encodings; store, add, silu_mul; x in f32 or f16; tiles of 16 to 128 rows; splits along k, of a workgroup each or all of one; routed pairs (and tiles, order)",
@@ -125,6 +126,19 @@ pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
 pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
 
 impl CoopTile {
+    /// The tile of a variant.
+    pub(crate) fn of(variant: &Variant) -> Self {
+        Self {
+            m_tiles: variant.number(M_TILES),
+            n_tiles: variant.number(N_TILES),
+            m_subgroups: variant.number(M_SUBGROUPS),
+            n_subgroups: variant.number(N_SUBGROUPS),
+            k_blocks: variant.number(K_BLOCKS),
+            ahead: variant.number(slot::AHEAD),
+            all_splits: variant.get(SPLITS_WITHIN) == Some(true),
+        }
+    }
+
     /// Returns the tiles for matrices of `parts` parts. Tiles for few rows have four stages of weights in flight, since
     /// such products wait for weights. Large tiles, for many rows, read everything less often.
     fn all(parts: u32) -> [Self; 5] {
@@ -180,6 +194,11 @@ impl CoopTile {
     #[must_use]
     pub fn cols(self) -> u32 {
         16 * self.n_tiles * self.n_subgroups
+    }
+
+    /// Number of workgroups along columns and along rows, for `rows` rows and `cols` columns of one part.
+    fn workgroups(self, [rows, cols]: [u32; 2]) -> [u32; 2] {
+        [cols.div_ceil(self.cols()), rows.div_ceil(self.rows())]
     }
 
     /// Number of parts after the first whose results have workgroup memory of their own before the epilogue. In large
@@ -329,7 +348,7 @@ impl TilePlan {
     ) -> Self {
         let ([rows, cols, blocks], max_partials) = (shape, partials_of(epilogue, max_partials));
         let pays = |tile: CoopTile, splits: u32| {
-            let [x, y, _] = grid(tile, [rows, cols], 1);
+            let [x, y] = tile.workgroups([rows, cols]);
             let partials = splits as usize * rows as usize * cols as usize;
             // Splits fill a device that is not full.
             let fills = x * y * (splits - 1) < profile.tuning.tiles;
@@ -354,8 +373,8 @@ impl TilePlan {
     /// multiprocessor.
     fn time(self, tuning: &Tuning, [rows, cols, blocks]: [u32; 3]) -> f32 {
         let splits = self.splits(blocks);
-        let workgroups: u32 = grid(self.tile, [rows, cols], splits).iter().product();
-        let here = workgroups.div_ceil((tuning.tiles / 2).max(1));
+        let [x, y] = self.tile.workgroups([rows, cols]);
+        let here = (x * y * splits).div_ceil((tuning.tiles / 2).max(1));
         let sums = splits as f32 * rows as f32 * cols as f32 * 1e-6;
         let adding = if splits == 1 { 0.0 } else { SUM + MILLION_SUMS * sums };
         Pace::of(self.tile).time(here, self.split_blocks) + adding
@@ -401,7 +420,7 @@ fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
 /// Number of blocks along k of each split of a product of `[rows, cols, blocks]`; `blocks` if it is not split. There
 /// are enough splits for workgroups to fill the device, as far as partial sums stay within `max_partials`.
 fn split_blocks(tuning: &Tuning, tile: CoopTile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
-    let [x, y, _] = grid(tile, [rows, cols], 1);
+    let [x, y] = tile.workgroups([rows, cols]);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
     let splits = (tuning.tiles / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
     let splits = u32::try_from(fitting).unwrap_or(u32::MAX).min(splits).max(1);
@@ -409,10 +428,10 @@ fn split_blocks(tuning: &Tuning, tile: CoopTile, [rows, cols, blocks]: [u32; 3],
     blocks.div_ceil(splits).next_multiple_of(tile.k_blocks * tile.ahead).min(blocks)
 }
 
-/// Returns the number of workgroups for rows and columns of one part, in `splits` splits.
-#[must_use]
-pub fn grid(tile: CoopTile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
-    [cols.div_ceil(tile.cols()), rows.div_ceil(tile.rows()), splits]
+fn grid(params: &MatmulParams, variant: &Variant) -> [u32; 3] {
+    let plan = TilePlan { tile: CoopTile::of(variant), split_blocks: params.split_blocks };
+    let [columns, row_tiles, _] = tiled_grid(params, variant, [plan.tile.rows(), plan.tile.cols()]);
+    [columns, row_tiles, plan.splits(params.blocks)]
 }
 
 #[cfg(test)]
@@ -423,7 +442,7 @@ mod tests {
 
     fn line([rows, cols, blocks]: [u32; 3], plan: TilePlan) -> String {
         let TilePlan { tile, split_blocks } = plan;
-        let [x, y, z] = grid(tile, [rows, cols], plan.splits(blocks));
+        let ([x, y], z) = (tile.workgroups([rows, cols]), plan.splits(blocks));
         let splits = blocks.div_ceil(split_blocks);
         let whose = if tile.all_splits { "within a workgroup" } else { "of their own" };
         format!(

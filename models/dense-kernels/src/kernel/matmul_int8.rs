@@ -17,6 +17,7 @@ use super::matmul::WEIGHTS;
 kernel! {
     /// The kernel; [`MatmulInt8Buffers`] lists its bindings.
     "matmul_int8"(MatmulInt8Params, MatmulInt8Buffers): Dense,
+    grid: grid,
     modules: [super::MODULES],
     listed: listed,
     variants: "nine encodings of at most 8 bits; store, add, silu_mul; 1, 2, 4 or 8 rows; fewer columns a lane for *few registers*",
@@ -154,8 +155,7 @@ pub fn variant(weights: Format, epilogue: Epilogue, tiling: CodeTiling) -> Varia
         .set(SUMS, cols_per_lane * tiling.rows)
 }
 
-/// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
-#[must_use]
-pub fn grid(tiling: CodeTiling, rows: u32, cols: u32) -> [u32; 3] {
-    [cols.div_ceil(COLS * tiling.wide), rows.div_ceil(tiling.rows), 1]
+fn grid(params: &MatmulInt8Params, variant: &Variant) -> [u32; 3] {
+    let cols = COLS * variant.number(super::matmul::WIDE);
+    [params.cols.div_ceil(cols), params.rows.div_ceil(variant.number(slot::ROWS)), 1]
 }

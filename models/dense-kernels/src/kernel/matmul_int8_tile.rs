@@ -11,12 +11,13 @@ use attn_kernels::{Variant, kernel};
 
 use super::matmul::Epilogue;
 use super::matmul::WEIGHTS;
-use super::matmul_int8;
-use super::matmul_tile::Tile;
+use super::matmul_int8::{self, MatmulInt8Params};
+use super::matmul_tile::{Tile, workgroup_tile};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`matmul_int8`].
     "matmul_int8_tile"(super::matmul_int8::MatmulInt8Params, super::matmul_int8::MatmulInt8Buffers): Dense,
+    grid: grid,
     modules: [super::MODULES],
     listed: listed,
     variants: "nine encodings; store, add, silu_mul; tiles of 64 x 128, or 64 x 64 for *few registers*",
@@ -40,4 +41,9 @@ fn listed(_: &Sizes) -> Listed {
 pub fn variant(weights: Format, epilogue: Epilogue, slices: u32, tile: Tile) -> Variant {
     let one = Variant::new(&KERNEL).set(WEIGHTS, weights).set(super::matmul::SLICES, slices);
     tile.cut(one, epilogue)
+}
+
+fn grid(params: &MatmulInt8Params, variant: &Variant) -> [u32; 3] {
+    let [rows, cols] = workgroup_tile(variant);
+    [params.cols.div_ceil(cols), params.rows.div_ceil(rows), 1]
 }

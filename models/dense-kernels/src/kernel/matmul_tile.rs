@@ -11,11 +11,12 @@ use attn_kernels::{Variant, kernel};
 
 use super::matmul::EPILOGUE;
 use super::matmul::WEIGHTS;
-use super::matmul::{Epilogue, Rows};
+use super::matmul::{Epilogue, Rows, tiled_grid};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`matmul`](super::matmul).
     "matmul_tile"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
+    grid: |params, variant| tiled_grid(params, variant, workgroup_tile(variant)),
     modules: [super::MODULES],
     listed: listed,
     variants: "all encodings; store, add, silu_mul; 32 or 64 rows; 128 lanes, or 256 for *few registers*; several matrices as `matmul`",
@@ -74,6 +75,16 @@ impl Tile {
     /// products of bytes keeps each byte in a register.
     pub const CODED: Self = Self { tall: 4, wide: 4, row_lanes: 16, col_lanes: 16 };
 
+    /// The tile of a variant of `matmul_tile` or `matmul_int8_tile`.
+    pub(crate) fn of(variant: &Variant) -> Self {
+        Self {
+            tall: variant.number(TALL),
+            wide: variant.number(super::matmul::WIDE),
+            row_lanes: variant.number(ROW_LANES),
+            col_lanes: variant.number(COL_LANES),
+        }
+    }
+
     /// The tile of 64 rows and 128 columns, in the form for lanes with `registers`.
     #[must_use]
     pub fn large(registers: Registers) -> Self {
@@ -131,12 +142,6 @@ impl Tile {
             .set(super::matmul_int8::SUMS, self.tall * self.wide)
     }
 
-    /// Returns the number of workgroups for `rows` rows and `cols` columns of one part.
-    #[must_use]
-    pub fn grid(&self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
-        [cols.div_ceil(self.cols() / epilogue.parts()), rows.div_ceil(self.rows()), 1]
-    }
-
     /// The tile for matrices with `rows` rows each and `results` results in all.
     #[must_use]
     pub fn choose(profile: &DeviceProfile, epilogue: Epilogue, rows: u32, results: u64) -> Self {
@@ -167,6 +172,13 @@ pub fn variant(weights: Format, epilogue: Epilogue, tile: Tile) -> Variant {
 #[must_use]
 pub fn several(rows: Rows, weights: Format, tile: Tile) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tile))
+}
+
+/// Returns the number of rows and of columns of one part of a workgroup, for a variant of `matmul_tile` or
+/// `matmul_int8_tile`.
+pub(super) fn workgroup_tile(variant: &Variant) -> [u32; 2] {
+    let tile = Tile::of(variant);
+    [tile.rows(), tile.cols() / variant.number(slot::PARTS)]
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::ExpertTerms;
 kernel! {
     /// The kernel; [`MoeCombineBuffers`] lists its bindings.
     "moe_combine"(MoeCombineParams, MoeCombineBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.width).div_ceil(WG)),
     modules: [super::MODULES],
     listed: |_| one(variant(4, ExpertTerms { biased: true, weighted: true })),
     variants: "experts a row; biased; weighted",
@@ -56,10 +57,4 @@ pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Varia
         .set(super::glu::BIASED, biased)
         .set(super::glu::WEIGHTED, weighted)
         .constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows of `width` elements.
-#[must_use]
-pub fn grid(params: &MoeCombineParams) -> [u32; 3] {
-    flat_grid((params.rows * params.width).div_ceil(WG))
 }

@@ -13,6 +13,7 @@ use crate::{MoeConfig, Score};
 kernel! {
     /// The kernel; [`MoeRouteBuffers`] lists its bindings.
     "moe_route"(MoeRouteParams, MoeRouteBuffers): Dense,
+    grid: |params, _| flat_grid(params.rows),
     modules: [super::MODULES],
     listed: listed,
     variants: "four scores; groups; experts from a table; biased; reductions by tree or subgroup",
@@ -138,10 +139,4 @@ pub fn variant(moe: &MoeConfig, choice: ExpertSource, level: Level) -> Variant {
         .set(super::glu::BIASED, moe.biases)
         .set(slot::WG, lanes(moe.num_experts))
         .by_level(slot::REDUCE, level)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &MoeRouteParams) -> [u32; 3] {
-    flat_grid(params.rows)
 }

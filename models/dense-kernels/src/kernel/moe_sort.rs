@@ -6,6 +6,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`MoeSortBuffers`] lists its bindings.
     "moe_sort"(MoeSortParams, MoeSortBuffers): Dense,
+    grid: |_, _| [1, 1, 1],
     modules: [super::MODULES],
     listed: |_| one(variant(128)),
     variants: "one, by the number of experts",

@@ -8,6 +8,7 @@ use attn_kernels::{Level, Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`NormHeadsBuffers`] lists its bindings.
     "norm_heads"(NormHeadsParams, NormHeadsBuffers): Dense,
+    grid: |params, _| flat_grid(params.rows * params.heads),
     modules: [super::MODULES],
     listed: listed,
     variants: "RMS or layer norm; reductions by tree or subgroup",
@@ -68,10 +69,4 @@ pub(crate) const CENTRED: Flag = Flag("CENTRED");
 #[must_use]
 pub fn variant(norm: Norm, level: Level) -> Variant {
     Variant::new(&KERNEL).set(CENTRED, norm == Norm::Layer).set(slot::WG, LANES).by_level(slot::REDUCE, level)
-}
-
-/// Returns the number of workgroups for `rows` rows of `heads` runs.
-#[must_use]
-pub fn grid(params: &NormHeadsParams) -> [u32; 3] {
-    flat_grid(params.rows * params.heads)
 }

@@ -11,6 +11,7 @@ use attn_kernels::{Level, Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`QuantizeRowsBuffers`] lists its bindings.
     "quantize_rows"(QuantizeRowsParams, QuantizeRowsBuffers): Dense,
+    grid: |params, _| [params.blocks.div_ceil(LANES / 8), params.rows, 1],
     modules: [super::MODULES],
     listed: |_| Input::listed(variant),
     variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
@@ -78,10 +79,4 @@ pub fn variant(input: Input, level: Level) -> Variant {
         .set(slot::WG, LANES)
         .by_level(slot::REDUCE, level)
         .set(NORM, input)
-}
-
-/// Returns the number of workgroups for `rows` rows of `blocks` blocks.
-#[must_use]
-pub fn grid(params: &QuantizeRowsParams) -> [u32; 3] {
-    [params.blocks.div_ceil(LANES / 8), params.rows, 1]
 }

@@ -8,6 +8,7 @@ use attn_kernels::{Level, Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`RmsNormBuffers`] lists its bindings.
     "rms_norm"(RmsNormParams, RmsNormBuffers): Dense,
+    grid: |params, _| [params.rows, 1, 1],
     modules: [super::MODULES],
     listed: listed,
     variants: "rows, gather, or added to `out`; reductions by tree or subgroup",
@@ -72,10 +73,4 @@ pub fn variant(form: NormForm, lanes: u32, level: Level) -> Variant {
         .set(ADD, form == NormForm::Add)
         .set(slot::WG, lanes)
         .by_level(slot::REDUCE, level)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &RmsNormParams) -> [u32; 3] {
-    [params.rows, 1, 1]
 }

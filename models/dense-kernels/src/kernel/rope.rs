@@ -11,6 +11,7 @@ use crate::Pairing;
 kernel! {
     /// The kernel; [`RopeBuffers`] lists its bindings.
     "rope"(RopeParams, RopeBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.heads * params.pairs).div_ceil(WG)),
     modules: [super::MODULES],
     listed: listed,
     variants: "halves or interleaved",
@@ -64,10 +65,4 @@ pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
         .set(slot::HEAD_DIM, head_dim)
         .set(INTERLEAVED, pairing == Pairing::Interleaved)
         .constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &RopeParams) -> [u32; 3] {
-    flat_grid((params.rows * params.heads * params.pairs).div_ceil(WG))
 }

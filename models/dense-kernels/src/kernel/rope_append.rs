@@ -12,6 +12,7 @@ use crate::Pairing;
 kernel! {
     /// The kernel; [`RopeAppendBuffers`] lists its bindings.
     "rope_append"(RopeAppendParams, RopeAppendBuffers): Cache,
+    grid: grid,
     modules: [super::MODULES],
     listed: |sizes| {
         let of = |before| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves, before));
@@ -100,9 +101,8 @@ pub fn variant(shape: &KvShape, pairing: Pairing, Before { biased, normed }: Bef
         .set(slot::WG, lanes(shape.head_dim))
 }
 
-/// Returns the number of workgroups for `rows` rows of `num_heads` query heads.
-#[must_use]
-pub fn grid(params: &RopeAppendParams, shape: &KvShape) -> [u32; 3] {
-    let heads = params.num_heads + 2 * shape.num_kv_heads;
-    flat_grid((params.rows * heads * (shape.head_dim / 8)).div_ceil(lanes(shape.head_dim)))
+fn grid(params: &RopeAppendParams, variant: &Variant) -> [u32; 3] {
+    let heads = params.num_heads + 2 * params.num_kv_heads;
+    let head_lanes = variant.number(slot::HEAD_DIM) / 8;
+    flat_grid((params.rows * heads * head_lanes).div_ceil(variant.number(slot::WG)))
 }

@@ -7,6 +7,7 @@ use super::quantize_rows::Input;
 kernel! {
     /// The kernel; [`RoundRowsBuffers`] lists its bindings.
     "round_rows"(RoundRowsParams, RoundRowsBuffers): Dense,
+    grid: |params, _| [params.rows, 1, 1],
     modules: [super::MODULES],
     listed: |_| Input::listed(variant),
     variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
@@ -48,10 +49,4 @@ pub fn variant(input: Input, level: Level) -> Variant {
         .set(slot::WG, 256)
         .by_level(slot::REDUCE, level)
         .set(super::quantize_rows::NORM, input)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &RoundRowsParams) -> [u32; 3] {
-    [params.rows, 1, 1]
 }

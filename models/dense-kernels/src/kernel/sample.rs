@@ -9,6 +9,7 @@ pub use checkpoint::sampling::Spec;
 kernel! {
     /// The kernel; [`SampleBuffers`] lists its bindings.
     "sample"(SampleParams, SampleBuffers): Sampling,
+    grid: |params, _| [params.rows, 1, 1],
     modules: [super::MODULES],
     listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
     variants: "blocks of 32 tokens, of 256 on software drivers",
@@ -19,6 +20,8 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SampleParams {
+        /// Number of rows.
+        pub rows: u32,
         /// Number of logits a row.
         pub vocab: u32,
         /// Number of parts of a row.
@@ -53,10 +56,4 @@ pub const NOT_FINITE: u32 = u32::MAX;
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    [rows, 1, 1]
 }

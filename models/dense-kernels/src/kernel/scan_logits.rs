@@ -9,6 +9,7 @@ use checkpoint::sampling::Spec;
 kernel! {
     /// The kernel; [`ScanLogitsBuffers`] lists its bindings.
     "scan_logits"(ScanLogitsParams, ScanLogitsBuffers): Sampling,
+    grid: |params, _| [params.parts, params.rows, 1],
     modules: [super::MODULES],
     listed: |_| one(variant(TOKENS_PER_LANE)),
     variants: "as `sample`",
@@ -28,6 +29,8 @@ pub const TOKENS_PER_LANE_ON_CPU: u32 = 256;
 params! {
     /// Uniform parameters.
     pub struct ScanLogitsParams {
+        /// Number of rows.
+        pub rows: u32,
         /// Number of logits a row.
         pub vocab: u32,
         /// Number of parts of a row.
@@ -73,10 +76,4 @@ pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
 #[must_use]
 pub fn parts(vocab: u32, each: u32) -> u32 {
     vocab.div_ceil(each * LANES)
-}
-
-/// Returns the number of workgroups for `rows` rows.
-#[must_use]
-pub fn grid(params: &ScanLogitsParams, rows: u32) -> [u32; 3] {
-    [params.parts, rows, 1]
 }

@@ -6,6 +6,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`SegmentSumBuffers`] lists its bindings.
     "segment_sum"(SegmentSumParams, SegmentSumBuffers): Dense,
+    grid: |params, _| [params.quads.div_ceil(QUADS), params.segments, 1],
     modules: [super::MODULES],
     listed: |_| one(variant()),
     variants: "one",
@@ -16,6 +17,8 @@ kernel! {
 params! {
     /// Uniform parameters.
     pub struct SegmentSumParams {
+        /// Number of segments.
+        pub segments: u32,
         /// Number of vec4 of a row.
         pub quads: u32,
     }
@@ -40,10 +43,4 @@ const QUADS: u32 = 16;
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL)
-}
-
-/// Returns the number of workgroups for this number of segments.
-#[must_use]
-pub fn grid(params: &SegmentSumParams, segments: u32) -> [u32; 3] {
-    [params.quads.div_ceil(QUADS), segments, 1]
 }

@@ -7,6 +7,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`SoftcapBuffers`] lists its bindings.
     "softcap"(SoftcapParams, SoftcapBuffers): Dense,
+    grid: |params, _| flat_grid((params.rows * params.cols).div_ceil(WG)),
     modules: [super::MODULES],
     listed: |_| one(variant()),
     variants: "one",
@@ -40,10 +41,4 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows of `cols` columns.
-#[must_use]
-pub fn grid(params: &SoftcapParams) -> [u32; 3] {
-    flat_grid((params.rows * params.cols).div_ceil(WG))
 }

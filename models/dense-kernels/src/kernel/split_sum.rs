@@ -8,6 +8,7 @@ use super::matmul::Epilogue;
 kernel! {
     /// The kernel; [`SplitSumBuffers`] lists its bindings.
     "split_sum"(SplitSumParams, SplitSumBuffers): Dense,
+    grid: |params, _| [params.cols.div_ceil(64), params.rows, 1],
     modules: [super::MODULES],
     listed: |_| vec![("store".into(), variant(Epilogue::Store)), ("add".into(), variant(Epilogue::Add))],
     variants: "store, add",
@@ -47,10 +48,4 @@ pub fn variant(epilogue: Epilogue) -> Variant {
     let parts = epilogue.parts();
     assert_eq!(parts, 1, "partial sums of {epilogue:?} are of two parts");
     Variant::new(&KERNEL).set(EPILOGUE, epilogue)
-}
-
-/// Returns the number of workgroups for `rows` rows and `cols` columns.
-#[must_use]
-pub fn grid(params: &SplitSumParams) -> [u32; 3] {
-    [params.cols.div_ceil(64), params.rows, 1]
 }

@@ -8,6 +8,7 @@ use attn_kernels::{Variant, bindings, kernel, params};
 kernel! {
     /// The kernel; [`StateWriteBuffers`] lists its bindings.
     "state_write"(StateWriteParams, StateWriteBuffers): Cache,
+    grid: |params, _| flat_grid((params.rows * params.quads).div_ceil(WG)),
     modules: [super::MODULES],
     listed: |_| one(variant()),
     variants: "one",
@@ -47,10 +48,4 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant() -> Variant {
     Variant::new(&KERNEL).constant("WG", WG)
-}
-
-/// Returns the number of workgroups for `rows` rows of `quads` units of 16 bytes.
-#[must_use]
-pub fn grid(params: &StateWriteParams) -> [u32; 3] {
-    flat_grid((params.rows * params.quads).div_ceil(WG))
 }

@@ -10,6 +10,7 @@ pub use checkpoint::sampling::MAX_TOP;
 kernel! {
     /// The kernel; [`TopLogitsBuffers`] lists its bindings.
     "top_logits"(TopLogitsParams, TopLogitsBuffers): Sampling,
+    grid: |params, _| [params.requests, 1, 1],
     modules: [super::MODULES],
     listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
     variants: "as `sample`",
@@ -29,6 +30,8 @@ params! {
         pub stride: u32,
         /// Index of the first request of the dispatch.
         pub first: u32,
+        /// Number of requests of the dispatch.
+        pub requests: u32,
     }
 }
 
@@ -66,10 +69,4 @@ pub struct TopRequest {
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
-}
-
-/// Returns the number of workgroups for `requests` requests.
-#[must_use]
-pub fn grid(requests: u32) -> [u32; 3] {
-    [requests, 1, 1]
 }

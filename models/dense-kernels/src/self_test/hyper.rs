@@ -28,7 +28,7 @@ pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let affine = floats(parts + 3, 3);
     let (out, gates) =
         cpu::hyper_collapse::hyper_collapse(&params, streams as usize, reader, &mixes, &x, &affine);
-    let case = Case::new("rows of streams", variant, &params, hyper_collapse::grid(&params))
+    let case = Case::new("rows of streams", variant, &params)
         .binding(&mixes)
         .binding(&x)
         .binding(&affine)
@@ -50,7 +50,7 @@ pub(crate) fn expand(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = floats(rows * streams * width, 3);
     let mut want = before.clone();
     cpu::hyper_expand::hyper_expand(&params, streams as usize, form, &block, &gates, &mut want);
-    let case = Case::new("rows to streams", variant, &params, hyper_expand::grid(&params))
+    let case = Case::new("rows to streams", variant, &params)
         .binding(&block)
         .binding(&gates)
         .updated(&before, MIXED, &want);

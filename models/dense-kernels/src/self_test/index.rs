@@ -7,7 +7,7 @@ use attn_kernels::{Variant, slot};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
 use crate::cpu;
-use crate::kernel::index_query_fp8::{self, IndexQueryFp8Params};
+use crate::kernel::index_query_fp8::IndexQueryFp8Params;
 use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::index_write_fp8::{self, IndexWriteFp8Params};
 
@@ -36,10 +36,7 @@ pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let of = |what, x: &[f32], tolerance| {
         let mut after = before.clone();
         cpu::index_write::index_write(&shape, &params, x, &slots, &mut after);
-        Case::new(what, variant, &params, index_write::grid(&params, &shape))
-            .binding(x)
-            .binding(&slots)
-            .cache(dtype, &before, tolerance, &after)
+        Case::new(what, variant, &params).binding(x).binding(&slots).cache(dtype, &before, tolerance, &after)
     };
     vec![of("keys to slots", &x, tolerance), of("keys that f16 holds", &held, Tolerance::EXACT)]
 }
@@ -66,7 +63,7 @@ pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut keys = PagedIndexKeys::new(pages as usize, page as usize, head_dim as usize);
     let before = keys.bytes().to_vec();
     cpu::index_write_fp8::index_write_fp8(head_dim as usize, &params, &x, &slots, &mut keys);
-    let case = Case::new("keys to slots", variant, &params, index_write_fp8::grid(&params));
+    let case = Case::new("keys to slots", variant, &params);
     vec![case.binding(&x).binding(&slots).words(&before, keys.bytes())]
 }
 
@@ -76,6 +73,6 @@ pub(crate) fn query_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (q, gates) = (vectors(spec, count, head_dim, 1), spec.floats(count as usize, 2));
     let (mut values, mut scaled) = (q.clone(), gates.clone());
     cpu::index_query_fp8::index_query_fp8(head_dim as usize, &mut values, &mut scaled);
-    let case = Case::new("heads of rows", variant, &params, index_query_fp8::grid(&params));
+    let case = Case::new("heads of rows", variant, &params);
     vec![case.updated(&q, Tolerance::EXACT, &values).updated(&gates, Tolerance::EXACT, &scaled)]
 }

@@ -14,16 +14,15 @@ use super::products::{GATED, SUM, dtype, dtypes, halves, whole_blocks};
 use super::tensors;
 use crate::cast::u32_of;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
-use crate::kernel;
-use crate::kernel::embed::{self, EmbedParams};
-use crate::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
-use crate::kernel::matmul_coop::{self, TilePlan};
-use crate::kernel::matmul_int8::{self, MatmulInt8Params};
+use crate::kernel::embed::EmbedParams;
+use crate::kernel::matmul::{self, Epilogue, Loads, MatmulParams};
+use crate::kernel::matmul_coop::{self, CoopTile, TilePlan};
+use crate::kernel::matmul_int8::MatmulInt8Params;
 use crate::kernel::matmul_tile::Tile;
 use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
-use crate::kernel::round_rows::{self, RoundRowsParams};
-use crate::kernel::split_sum::{self, SplitSumParams};
+use crate::kernel::round_rows::RoundRowsParams;
+use crate::kernel::split_sum::SplitSumParams;
 use crate::pack::{BLOCK, Packed};
 use crate::{Dtype, Tensor, cpu};
 
@@ -73,14 +72,7 @@ enum Given {
 
 /// A product of random numbers that is only timed, since any bits are valid weights. It writes the results of
 /// `splits` splits.
-fn timed(
-    variant: &Variant,
-    params: &impl Pod,
-    grid: [u32; 3],
-    size: &Size,
-    given: Given,
-    splits: u32,
-) -> Case {
+fn timed(variant: &Variant, params: &impl Pod, size: &Size, given: Given, splits: u32) -> Case {
     let &Size { rows, cols, width, .. } = size;
     let (format, parts) = (filled(variant, matmul::WEIGHTS), filled(variant, slot::PARTS));
     let blocks = width.div_ceil(u32_of(BLOCK));
@@ -94,7 +86,7 @@ fn timed(
     let weights = f64::from(cols * parts) * format.column_bytes(blocks as usize) as f64;
     let bytes = weights + rows_f * (x_bytes * width_f + 4.0 * cols_f);
     let windows = loads(variant) == Loads::Windows;
-    let case = Case::new("a product", variant, params, grid)
+    let case = Case::new("a product", variant, params)
         .costs(bytes, 2.0 * rows_f * width_f * f64::from(cols * parts));
     let case = match given {
         Given::F32 if windows => case.floats_of(width),
@@ -146,13 +138,13 @@ impl Product {
         }
     }
 
-    fn case(&self, what: &'static str, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
+    fn case(&self, what: &'static str, variant: &Variant, tolerance: Tolerance) -> Case {
         let packed = self.packed();
         let normed = (variant.get(matmul::ACTIVATIONS) == Some(None)).then(|| self.norm());
         let (x, weight) = normed.as_ref().map_or((&self.x, None), |(x, weight)| (x, Some(weight)));
         let mut want = self.y.clone();
         cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
-        let case = Case::new(what, variant, &self.params, grid);
+        let case = Case::new(what, variant, &self.params);
         let windows = loads(variant) == Loads::Windows;
         let case = match variant.get(matmul_coop::ACTIVATIONS) {
             Some(Activations::F16) => case.binding(&halves(&self.x)),
@@ -213,7 +205,7 @@ pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
         normed.then(|| (0..width).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect());
     let want = cpu::round_rows::round_rows(&params, &x, weight.as_deref());
     let want: Vec<f32> = want.into_iter().map(f16::to_f32).collect();
-    let case = Case::new("rows with a stride", variant, &params, round_rows::grid(&params)).binding(&x);
+    let case = Case::new("rows with a stride", variant, &params).binding(&x);
     let case = case.words(&vec![0u32; want.len() / 2], &halves(&want));
     vec![match &weight {
         Some(weight) => case.binding(weight),
@@ -222,62 +214,41 @@ pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tiling = Tiling {
-        rows: filled(variant, slot::ROWS),
-        wide: filled(variant, matmul::WIDE),
-        cols: filled(variant, matmul::COLS),
-        slices: filled(variant, matmul::SLICES),
-        loads: loads(variant),
-    };
+    let tile_rows = filled(variant, slot::ROWS);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, spec, [tiling.rows, tiling.cols * tiling.wide], SUM)];
+        return vec![super::moe::several(variant, spec, tile_rows, SUM)];
     }
     if let Some(size) = spec.size() {
-        let shape @ [rows, cols, _] = timed_shape(size);
-        let grid = matmul::grid(tiling, rows, cols);
-        return vec![timed(variant, &MatmulParams::new(shape), grid, size, Given::F32, 1)];
+        return vec![timed(variant, &MatmulParams::new(timed_shape(size)), size, Given::F32, 1)];
     }
     // A window holds all rows; of windows of a row there are as many as a tile has rows.
-    let (rows, blocks) = match tiling.loads {
-        Loads::Uniform | Loads::Broadcast => (2 * tiling.rows + 1, 64),
-        Loads::Window => (2 * tiling.rows + 1, 16),
-        Loads::Windows => (tiling.rows - 1, 64),
+    let (rows, blocks) = match loads(variant) {
+        Loads::Uniform | Loads::Broadcast => (2 * tile_rows + 1, 64),
+        Loads::Window => (2 * tile_rows + 1, 16),
+        Loads::Windows => (tile_rows - 1, 64),
     };
-    let [rows, cols, blocks] = sizes(variant, spec, [rows, 75, blocks]);
-    let product = Product::new(variant, spec, [rows, cols, blocks]);
+    let product = Product::new(variant, spec, sizes(variant, spec, [rows, 75, blocks]));
     let is_normed = variant.get(matmul::ACTIVATIONS) == Some(None);
     let tolerance = if is_normed { product.tolerance() } else { product.lanes_tolerance() };
-    let grid = matmul::grid(tiling, rows, cols);
-    vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
-}
-
-fn tile_of(variant: &Variant) -> Tile {
-    Tile {
-        tall: filled(variant, kernel::matmul_tile::TALL),
-        wide: filled(variant, matmul::WIDE),
-        row_lanes: filled(variant, kernel::matmul_tile::ROW_LANES),
-        col_lanes: filled(variant, kernel::matmul_tile::COL_LANES),
-    }
+    vec![product.case("rows and columns beyond a tile", variant, tolerance)]
 }
 
 pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tile = tile_of(variant);
+    let tile = Tile::of(variant);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], SUM)];
+        return vec![super::moe::several(variant, spec, tile.rows(), SUM)];
     }
     if let Some(size) = spec.size() {
-        let grid = tile.grid(epilogue(variant), size.rows, size.cols);
-        return vec![timed(variant, &MatmulParams::new(timed_shape(size)), grid, size, Given::F32, 1)];
+        return vec![timed(variant, &MatmulParams::new(timed_shape(size)), size, Given::F32, 1)];
     }
-    let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
-    let product = Product::new(variant, spec, [rows, cols, blocks]);
-    let grid = tile.grid(product.epilogue, rows, cols);
-    vec![product.case("rows and columns beyond a tile", variant, grid, product.lanes_tolerance())]
+    let shape = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
+    let product = Product::new(variant, spec, shape);
+    vec![product.case("rows and columns beyond a tile", variant, product.lanes_tolerance())]
 }
 
 impl Product {
     /// A case of a kernel that takes activations as codes, with rows and columns beyond a tile.
-    fn coded(&self, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
+    fn coded(&self, variant: &Variant, tolerance: Tolerance) -> Case {
         let MatmulParams { rows, cols, blocks, y_stride, y_offset, .. } = self.params;
         let quantize = QuantizeRowsParams { rows, blocks, x_stride: self.params.x_stride, eps: 0.0 };
         let (codes, scales) = cpu::quantize_rows::quantize_rows(&quantize, &self.x);
@@ -293,7 +264,7 @@ impl Product {
             &mut want,
         );
         let words: &[u32] = bytemuck::cast_slice(&codes);
-        Case::new("rows and columns beyond a tile", variant, &params, grid)
+        Case::new("rows and columns beyond a tile", variant, &params)
             .binding(words)
             .binding(&scales)
             .binding(&packed.quants)
@@ -315,36 +286,29 @@ impl Product {
 }
 
 pub(crate) fn matmul_int8(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tiling = matmul_int8::CodeTiling {
-        rows: filled(variant, slot::ROWS),
-        wide: filled(variant, matmul::WIDE),
-        batch: filled(variant, matmul_int8::BATCH),
-        slices: filled(variant, matmul::SLICES),
-    };
     if let Some(size) = spec.size() {
-        return vec![timed_codes(variant, matmul_int8::grid(tiling, size.rows, size.cols), size)];
+        return vec![timed_codes(variant, size)];
     }
-    let [rows, cols, blocks] = sizes(variant, spec, [2 * tiling.rows + 1, 75, 72]);
-    let product = Product::new(variant, spec, [rows, cols, blocks]);
-    vec![product.coded(variant, matmul_int8::grid(tiling, rows, cols), product.tolerance())]
+    let tile_rows = filled(variant, slot::ROWS);
+    let product = Product::new(variant, spec, sizes(variant, spec, [2 * tile_rows + 1, 75, 72]));
+    vec![product.coded(variant, product.tolerance())]
 }
 
 /// A product of codes that is only timed.
-fn timed_codes(variant: &Variant, grid: [u32; 3], size: &Size) -> Case {
+fn timed_codes(variant: &Variant, size: &Size) -> Case {
     let [rows, cols, blocks] = timed_shape(size);
     let params = MatmulInt8Params { rows, cols, blocks, y_stride: cols, y_offset: 0 };
-    timed(variant, &params, grid, size, Given::Codes, 1)
+    timed(variant, &params, size, Given::Codes, 1)
 }
 
 pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tile = tile_of(variant);
+    let tile = Tile::of(variant);
     if let Some(size) = spec.size() {
-        return vec![timed_codes(variant, tile.grid(epilogue(variant), size.rows, size.cols), size)];
+        return vec![timed_codes(variant, size)];
     }
-    let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
-    let product = Product::new(variant, spec, [rows, cols, blocks]);
-    let grid = tile.grid(product.epilogue, rows, cols);
-    vec![product.coded(variant, grid, product.tolerance())]
+    let shape = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
+    let product = Product::new(variant, spec, shape);
+    vec![product.coded(variant, product.tolerance())]
 }
 
 /// Cases of quantising rows. Codes are equal, because both sides scale by the same quotient and round in the same
@@ -364,7 +328,7 @@ pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let made: Vec<f32> = if normed { x.iter().map(|v| v / 2.0).collect() } else { x.clone() };
     let (codes, scales) = cpu::quantize_rows::quantize_rows(&params, &made);
-    let case = Case::new("rows with a stride", variant, &params, quantize_rows::grid(&params))
+    let case = Case::new("rows with a stride", variant, &params)
         .binding(&x)
         .words(&vec![0u32; codes.len() / 4], bytemuck::cast_slice(&codes))
         .output(SUM, scales.as_flattened());
@@ -377,7 +341,7 @@ pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let splits = blocks.div_ceil(size.partition);
         let params = SplitSumParams { rows, cols, splits, y_stride: cols, y_offset: 0 };
         let (partials, sums) = (splits * rows * cols, rows * cols);
-        let case = Case::new("sums of splits", variant, &params, split_sum::grid(&params));
+        let case = Case::new("sums of splits", variant, &params);
         return vec![case.costs(4.0 * f64::from(partials + sums), 0.0).floats_of(partials).floats_of(sums)];
     }
     let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
@@ -388,41 +352,30 @@ pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let y = spec.floats((rows * y_stride) as usize, 2);
     let mut want = y.clone();
     cpu::split_sum::split_sum(&params, epilogue(variant), &partials, &mut want);
-    let case = Case::new("five splits", variant, &params, split_sum::grid(&params));
+    let case = Case::new("five splits", variant, &params);
     vec![case.binding(&partials).updated(&y, SUM, &want)]
 }
 
 pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let tile = matmul_coop::CoopTile {
-        m_tiles: filled(variant, matmul_coop::M_TILES),
-        n_tiles: filled(variant, matmul_coop::N_TILES),
-        m_subgroups: filled(variant, matmul_coop::M_SUBGROUPS),
-        n_subgroups: filled(variant, matmul_coop::N_SUBGROUPS),
-        k_blocks: filled(variant, matmul_coop::K_BLOCKS),
-        ahead: filled(variant, slot::AHEAD),
-        all_splits: filled(variant, matmul_coop::SPLITS_WITHIN),
-    };
+    let tile = CoopTile::of(variant);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], COOP)];
+        return vec![super::moe::several(variant, spec, tile.rows(), COOP)];
     }
     if let Some(size) = spec.size() {
-        let shape @ [rows, cols, blocks] = timed_shape(size);
+        let shape @ [.., blocks] = timed_shape(size);
         let plan = TilePlan { tile, split_blocks: size.partition };
         let params = MatmulParams { split_blocks: plan.split_blocks, ..MatmulParams::new(shape) };
         let (splits, given) = (plan.splits(blocks), filled(variant, matmul_coop::ACTIVATIONS));
         let given = if given == Activations::F16 { Given::F16 } else { Given::F32 };
-        let grid = matmul_coop::grid(tile, [rows, cols], splits);
-        return vec![timed(variant, &params, grid, size, given, splits)];
+        return vec![timed(variant, &params, size, given, splits)];
     }
     let usual = [tile.rows() + 13, tile.cols() + 76, 17];
-    let [rows, cols, blocks] = sizes(variant, spec, usual);
     // Blocks that do not fill the last stage, nor the last of the splits that a workgroup may own.
-    let mut product = Product::new(variant, spec, [rows, cols, blocks]);
+    let mut product = Product::new(variant, spec, sizes(variant, spec, usual));
     if tile.all_splits {
         product.params.split_blocks = 5;
     }
-    let grid = matmul_coop::grid(tile, [rows, cols], 1);
-    vec![product.case("rows, columns and blocks beyond a tile", variant, grid, product.coop_tolerance())]
+    vec![product.case("rows, columns and blocks beyond a tile", variant, product.coop_tolerance())]
 }
 
 /// Cases of the embedding. Every product of a scale and a code is exact in f32, except for Q6_K's, which both sides
@@ -439,7 +392,7 @@ pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
     packed.fill(&matrix, 5..36, 0);
     let mut want = vec![f32::NAN; tokens.len() * width];
     cpu::embed::embed(&params, &tokens, &matrix, &mut want);
-    let case = Case::new("tokens of a shard and others", variant, &params, embed::grid(&params))
+    let case = Case::new("tokens of a shard and others", variant, &params)
         .binding(&tokens)
         .binding(&packed.quants)
         .binding(&packed.scales)

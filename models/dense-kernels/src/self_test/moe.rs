@@ -15,8 +15,8 @@ use attn_kernels::self_test::{Case, Spec, filled};
 use super::{products, tensors};
 use crate::cpu::matmul_int8::Codes;
 use crate::cpu::quantize_rows::quantize_rows;
-use crate::kernel::expert_down::{self, ExpertDownParams};
-use crate::kernel::expert_gate_up::{self, ExpertGateUpParams};
+use crate::kernel::expert_down::ExpertDownParams;
+use crate::kernel::expert_gate_up::ExpertGateUpParams;
 use crate::kernel::glu::{self, GluParams};
 use crate::kernel::matmul::MatmulParams;
 use crate::kernel::moe_combine::{self, MoeCombineParams};
@@ -73,7 +73,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let params = MoeRouteParams { rows, scale: moe.router.scale };
     let hashed = filled(variant, moe_route::HASHED).then_some((&tokens[..], &table[..]));
     let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &biased, &correction, hashed);
-    let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(&params))
+    let case = Case::new("rows of ranked experts", variant, &params)
         .binding(&logits)
         .binding(&correction)
         .binding(&tokens)
@@ -100,9 +100,8 @@ pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let params = MoeSortParams { pairs, tile: 4, max_tiles };
         let clamped: Vec<u32> = ids.iter().map(|id| (*id).min(experts - 1)).collect();
         let (order, tiles) = cpu::moe_sort::moe_sort(&params, &clamped);
-        let case = Case::new(what, variant, &params, [1, 1, 1])
-            .binding(ids)
-            .words(&vec![[u32::MAX; 4]; tiles.len()], &tiles);
+        let case =
+            Case::new(what, variant, &params).binding(ids).words(&vec![[u32::MAX; 4]; tiles.len()], &tiles);
         let before = vec![u32::MAX; order.len()];
         // Pairs of one expert come in any order.
         let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs], none: None };
@@ -141,7 +140,7 @@ pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some((&experts[..], &biases[..]));
     cpu::glu::glu(&params, activation, &x, weighted, biased, &mut after);
-    let case = Case::new("rows of experts", variant, &params, glu::grid(&params))
+    let case = Case::new("rows of experts", variant, &params)
         .binding(&x)
         .binding(&experts)
         .binding(&weights)
@@ -163,7 +162,7 @@ pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
     cpu::moe_combine::moe_combine(&params, &x, &experts, weighted, biased, &mut after);
-    let case = Case::new("rows of experts", variant, &params, moe_combine::grid(&params))
+    let case = Case::new("rows of experts", variant, &params)
         .binding(&x)
         .binding(&experts)
         .binding(&weights)
@@ -259,16 +258,15 @@ pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // A sum in another order may round to the code next to it.
     let step = made_scales.iter().fold(0.0f32, |step, [d, _]| step.max(*d));
     let tolerance = Tolerance { abs: products::GATED.abs + 3.0 * f64::from(step), rel: products::GATED.rel };
-    let case =
-        Case::new("pairs of experts of two dispatches", variant, &params, expert_gate_up::grid(&params))
-            .binding(bytemuck::cast_slice::<i8, u32>(&codes))
-            .binding(&scales)
-            .binding(&chosen.packed.quants)
-            .binding(&chosen.packed.scales)
-            .binding(&chosen.experts)
-            .binding(&biases)
-            .codes(&made)
-            .updated(&vec![0.0; made_scales.len() * 2], tolerance, made_scales.as_flattened());
+    let case = Case::new("pairs of experts of two dispatches", variant, &params)
+        .binding(bytemuck::cast_slice::<i8, u32>(&codes))
+        .binding(&scales)
+        .binding(&chosen.packed.quants)
+        .binding(&chosen.packed.scales)
+        .binding(&chosen.experts)
+        .binding(&biases)
+        .codes(&made)
+        .updated(&vec![0.0; made_scales.len() * 2], tolerance, made_scales.as_flattened());
     vec![case]
 }
 
@@ -304,7 +302,7 @@ pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
         biased,
         &mut after,
     );
-    let case = Case::new("experts of two dispatches", variant, &params, expert_down::grid(&params))
+    let case = Case::new("experts of two dispatches", variant, &params)
         .binding(bytemuck::cast_slice::<i8, u32>(&codes))
         .binding(&scales)
         .binding(&chosen.packed.quants)
@@ -317,13 +315,8 @@ pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 /// Cases of rows that are multiplied by one of several matrices each, chosen by their place or by their expert, with
-/// tiles of `[rows, cols]`.
-pub(crate) fn several(
-    variant: &Variant,
-    spec: &Spec,
-    [tile_rows, tile_cols]: [u32; 2],
-    tolerance: Tolerance,
-) -> Case {
+/// tiles of `tile_rows` rows.
+pub(crate) fn several(variant: &Variant, spec: &Spec, tile_rows: u32, tolerance: Tolerance) -> Case {
     let (matrices, cols) = (spec.number(5, 1..=9), spec.number(75, 1..=200));
     let blocks = products::whole_blocks(variant, spec, 4);
     let width = blocks as usize * BLOCK;
@@ -334,7 +327,9 @@ pub(crate) fn several(
     // Some experts have more pairs than a tile, whatever its size.
     let pairs = 2 * spec.number(2 * tile_rows + 9, 1..=2 * tile_rows + 9);
     let others = spec.number(7, 1..=20);
-    let (rows, x_div, results) = if routed { (0, 2, pairs) } else { (others, matrices, others * matrices) };
+    let (x_div, results) = if routed { (2, pairs) } else { (matrices, others * matrices) };
+    let max_tiles = moe_sort::max_tiles(results, matrices, tile_rows);
+    let rows = if routed { max_tiles } else { others };
     let vectors = if routed { pairs / 2 } else { results };
     let x = spec.floats(vectors as usize * width, 9);
     let experts: Vec<u32> =
@@ -347,10 +342,7 @@ pub(crate) fn several(
         let tensor = &tensors[*expert as usize..=*expert as usize];
         cpu::matmul::matmul(&one, crate::kernel::matmul::Epilogue::Store, &x[vector * width..], tensor, y);
     }
-    let max_tiles = moe_sort::max_tiles(results, matrices, tile_rows);
-    let (columns, row_tiles) = (cols.div_ceil(tile_cols), rows.div_ceil(tile_rows));
-    let grid = if routed { [columns, max_tiles, 1] } else { [columns, row_tiles, matrices] };
-    let case = Case::new("rows of several matrices", variant, &params, grid);
+    let case = Case::new("rows of several matrices", variant, &params);
     let case = match variant.get(matmul_coop::ACTIVATIONS) {
         Some(Activations::F16) => case.binding(&products::halves(&x)),
         _ => case.binding(&x),

@@ -6,18 +6,19 @@ use attn_kernels::self_test::{Case, Spec, filled, shape};
 use attn_kernels::{Variant, slot};
 
 use crate::Pairing;
+use crate::cast::u32_of;
 use crate::cpu;
 use crate::cpu::rope_append::{Destination, NewRows};
 use crate::kernel::bias::{self, BiasParams};
 use crate::kernel::glu;
-use crate::kernel::log_prob::{self, LogProbParams};
+use crate::kernel::log_prob::LogProbParams;
 use crate::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope::{self, RopeParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
-use crate::kernel::segment_sum::{self, SegmentSumParams};
-use crate::kernel::softcap::{self, SoftcapParams};
-use crate::kernel::state_write::{self, StateWriteParams};
+use crate::kernel::segment_sum::SegmentSumParams;
+use crate::kernel::softcap::SoftcapParams;
+use crate::kernel::state_write::StateWriteParams;
 
 /// Tolerance of a sum of up to some thousand squares or exponentials, then a division, root or logarithm: some tens
 /// of units of 2^-24.
@@ -34,7 +35,7 @@ pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
     let mut want = before.clone();
     cpu::bias::bias(&params, form, &added, &mut want);
-    let case = Case::new("columns of rows", variant, &params, bias::grid(&params)).binding(&added).updated(
+    let case = Case::new("columns of rows", variant, &params).binding(&added).updated(
         &before,
         Tolerance::EXACT,
         &want,
@@ -55,10 +56,7 @@ pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
     cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
-    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(&params))
-        .binding(&x)
-        .binding(&sources)
-        .binding(&weight);
+    let case = Case::new("rows of 577", variant, &params).binding(&x).binding(&sources).binding(&weight);
     if !filled(variant, rms_norm::ADD) {
         return vec![case.output(ROW, &want)];
     }
@@ -76,9 +74,7 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (weight, before) = (spec.floats(2 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
-    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(&params))
-        .binding(&weight)
-        .updated(&before, ROW, &want);
+    let case = Case::new("heads of 96", variant, &params).binding(&weight).updated(&before, ROW, &want);
     vec![case]
 }
 
@@ -90,7 +86,7 @@ pub(crate) fn log_prob(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let targets = [0, vocab - 1, 255, 256].map(|target| spec.number(target, 0..=vocab - 1));
     let mut want = vec![f32::NAN; rows as usize];
     cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
-    let case = Case::new("rows of 3001", variant, &params, log_prob::grid(&params))
+    let case = Case::new("rows of 3001", variant, &params)
         .binding(&logits)
         .binding(&targets)
         .output(LIKELIHOOD, &want);
@@ -118,24 +114,23 @@ pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (cs, before) = (angles(spec, rows, pairs), spec.floats((rows * stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut want);
-        Case::new(what, variant, &params, rope::grid(&params)).binding(&cs).updated(&before, TURNED, &want)
+        Case::new(what, variant, &params).binding(&cs).updated(&before, TURNED, &want)
     };
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
 
 pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, quads) = (spec.number(300, 1..=300), spec.number(37, 1..=100));
-    let params = SegmentSumParams { quads };
     let x = spec.floats((4 * rows * quads) as usize, 1);
     let segments = spec.list(&[[0, rows], [17, 1], [3, 0], [40, 16], [99, 101]], 9, |spec| {
         let first = spec.number(0, 0..=rows);
         [first, spec.number(0, 0..=rows - first)]
     });
+    let params = SegmentSumParams { segments: u32_of(segments.len()), quads };
     let want = cpu::segment_sum::segment_sum(&params, &x, &segments);
-    let grid = segment_sum::grid(&params, u32::try_from(segments.len()).expect("few segments"));
     // Up to 300 numbers of size 1 in some order.
     let sums = Tolerance { abs: 1e-4, rel: 0.0 };
-    let case = Case::new("segments of rows", variant, &params, grid).binding(&x).binding(&segments);
+    let case = Case::new("segments of rows", variant, &params).binding(&x).binding(&segments);
     vec![case.output(sums, &want)]
 }
 
@@ -148,7 +143,7 @@ pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut want = before.clone();
     cpu::softcap::softcap(&params, &mut want);
     let near = Tolerance { abs: 1e-6, rel: 1e-5 };
-    vec![Case::new("rows", variant, &params, softcap::grid(&params)).updated(&before, near, &want)]
+    vec![Case::new("rows", variant, &params).updated(&before, near, &want)]
 }
 
 pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -192,7 +187,7 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
         // Rows and biases reach to 1 each, normed ones to 2 with what is added to 3.
         KvDtype::Int8 => Tolerance { abs: if biased || is_normed { 4.5 } else { 1.5 } / 126.0, rel: 0.0 },
     };
-    let case = Case::new("rows to slots", variant, &params, rope_append::grid(&params, &shape))
+    let case = Case::new("rows to slots", variant, &params)
         .binding(&qkv)
         .binding(&slots)
         .paged(&shape, KvShape::k_index, &before, stored, &k)
@@ -216,9 +211,10 @@ pub(crate) fn state_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = vec![f32::NAN; (pages * page * 4) as usize];
     let mut want = before.clone();
     cpu::state_write::state_write(&params, &x, &slots, &mut want);
-    let case = Case::new("rows to slots", variant, &params, state_write::grid(&params))
-        .binding(&x)
-        .binding(&slots)
-        .updated(&before, Tolerance::EXACT, &want);
+    let case = Case::new("rows to slots", variant, &params).binding(&x).binding(&slots).updated(
+        &before,
+        Tolerance::EXACT,
+        &want,
+    );
     vec![case]
 }

@@ -8,10 +8,10 @@ use attn_kernels::self_test::{Case, Spec as Choices};
 use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
 use crate::cpu::scan_logits::scan_logits;
-use crate::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow, NO_MASK};
-use crate::kernel::sample::{self, NOT_FINITE, SampleParams, Spec};
-use crate::kernel::scan_logits::{self, ScanLogitsParams, TOKENS_PER_LANE};
-use crate::kernel::top_logits::{self, TopLogitsParams, TopRequest};
+use crate::kernel::adjust_logits::{AdjustLogitsParams, AdjustRow, NO_MASK};
+use crate::kernel::sample::{NOT_FINITE, SampleParams, Spec};
+use crate::kernel::scan_logits::{ScanLogitsParams, TOKENS_PER_LANE};
+use crate::kernel::top_logits::{TopLogitsParams, TopRequest};
 
 /// Size of the vocabulary: two parts.
 const VOCAB: usize = 9000;
@@ -37,8 +37,8 @@ pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let mut want = vec![0; specs.len()];
     cpu::sample::sample(VOCAB, &logits, &specs, &mut want);
     let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, &specs);
-    let params = SampleParams { vocab: 9000, parts: 2, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("greedy and filtered draws", variant, &params, sample::grid(7))
+    let params = SampleParams { rows: 7, vocab: 9000, parts: 2, neg_inf: f32::NEG_INFINITY };
+    let case = Case::new("greedy and filtered draws", variant, &params)
         .binding(&logits)
         .binding(&specs)
         .binding(&scan.maxima)
@@ -63,8 +63,8 @@ pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear_in_parts(logits, spec)).collect();
     let case = |what, specs: &[Spec], draws| {
         let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, if draws == 1 { specs } else { &[] });
-        let params = ScanLogitsParams { vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
-        Case::new(what, variant, &params, scan_logits::grid(&params, 4))
+        let params = ScanLogitsParams { rows: 4, vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
+        Case::new(what, variant, &params)
             .binding(&logits)
             .binding(specs)
             .output(Tolerance::EXACT, &scan.maxima)
@@ -104,8 +104,8 @@ pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let rows = [row, rest];
     let mut want = before.clone();
     cpu::adjust_logits::adjust_logits(vocab as usize, &rows, &masks, &edits, &mut want);
-    let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("masks, biases and penalties", variant, &params, adjust_logits::grid(&params, 2))
+    let params = AdjustLogitsParams { rows: 2, vocab, neg_inf: f32::NEG_INFINITY };
+    let case = Case::new("masks, biases and penalties", variant, &params)
         .binding(&rows)
         .binding(&masks)
         .binding(&edits)
@@ -126,8 +126,8 @@ pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
         log_probs.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.log_prob));
     }
     let scan = scan_logits(TOKENS_PER_LANE, vocab, &logits, &[]);
-    let params = TopLogitsParams { vocab: 9000, parts: 2, stride: 5, first: 0 };
-    let case = Case::new("the likeliest of rows", variant, &params, top_logits::grid(2))
+    let params = TopLogitsParams { vocab: 9000, parts: 2, stride: 5, first: 0, requests: 2 };
+    let case = Case::new("the likeliest of rows", variant, &params)
         .binding(&logits)
         .binding(&requests)
         .binding(&targets)

@@ -38,7 +38,7 @@ impl Product {
         Self { packed, params, epilogue, x, y }
     }
 
-    fn run(&self, gpu: &Gpu, variant: &Variant, grid: [u32; 3]) -> Vec<f32> {
+    fn run(&self, gpu: &Gpu, variant: &Variant) -> Vec<f32> {
         let x = gpu.upload("x", &self.x).unwrap();
         let wq = gpu.upload("wq", &self.packed.quants).unwrap();
         let ws = gpu.upload("ws", &self.packed.scales).unwrap();
@@ -46,7 +46,7 @@ impl Product {
         let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
         let mut pass = Pass::new("matmul");
         let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
-        pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&self.params), &bindings, grid);
+        pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&self.params), &bindings);
         let read = pass.read(&y, 0..y.len());
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -72,22 +72,21 @@ impl Product {
         let (x, y) = (of_rows(&self.x, x_stride * 4), of_rows(&self.y, y_stride));
         let format = self.packed.format;
         let variant = |epilogue| matmul_coop::variant(format, epilogue, Activations::F32, tile);
-        let grid = matmul_coop::grid(tile, [rows, cols], splits);
         let alone = Self { packed: self.packed.clone(), params, epilogue: self.epilogue, x, y };
         let out = if splits == 1 {
-            alone.run(gpu, &variant(self.epilogue), grid)
+            alone.run(gpu, &variant(self.epilogue))
         } else {
             let params = MatmulParams { y_stride: cols, y_offset: 0, ..params };
             let y = vec![0.0; (splits * rows * cols) as usize];
             let partials = Self { params, epilogue: Epilogue::Store, y, ..alone.clone() };
-            let partials = partials.run(gpu, &variant(Epilogue::Store), grid);
+            let partials = partials.run(gpu, &variant(Epilogue::Store));
             let sum = SplitSumParams { rows, cols, splits, y_stride, y_offset };
             let (partials, y) =
                 (gpu.upload("partials", &partials).unwrap(), gpu.upload("y", &alone.y).unwrap());
             let pipeline = gpu.pipeline(&split_sum::variant(self.epilogue)).unwrap();
             let mut pass = Pass::new("split_sum");
             let bindings = [(&partials).into(), (&y).into()];
-            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&sum), &bindings, split_sum::grid(&sum));
+            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&sum), &bindings);
             let read = pass.read(&y, 0..y.len());
             gpu.submit(pass).unwrap().wait().unwrap().get(read)
         };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
-use attn_kernels::kernel::mla_decode::{self, LatentShape};
+use attn_kernels::kernel::mla_decode;
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 
 pub(in crate::decoder) use self::entries::CompressorWeights;
@@ -78,10 +78,8 @@ pub(in crate::decoder) struct CompressedAttention {
     index: Option<EntryIndex>,
     rope: Arc<Pipeline>,
     write: Arc<Pipeline>,
-    kernel: MlaKernel,
     attend: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
-    shape: LatentShape,
     /// Factors and biases of the norm of query heads.
     plain_norm: Buf<f32>,
     /// Latents of queries, `[max_rows, q_rank]`.
@@ -146,14 +144,12 @@ impl CompressedAttention {
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&kernel.variant_of_two())?,
             reduce: gpu.pipeline(&mla_decode::reduce_variant(gpu.profile(), &shape, &attention))?,
-            kernel,
             plain_norm: gpu.upload("plain_norm", &plain_norm(config))?,
             q_latent: buffer("q_latent", compressed.q_rank)?,
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
             caches,
             cos_sin: RopeCosSin::new(&compressed.rope),
-            shape,
             config: compressed,
         })
     }
@@ -314,7 +310,7 @@ impl CompressedAttention {
             let width = ctx.config.head_dim;
             let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: width };
             let buffers = LatentWriteBuffers { kv: x.bind(), slots: slots.bind(), latents: cache.bind() };
-            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&params, &self.shape));
+            ctx.pass.dispatch(&self.write, &params, buffers);
         }
     }
 

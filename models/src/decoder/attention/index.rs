@@ -28,7 +28,6 @@ pub(super) struct IndexScorer {
     pub(super) config: IndexerConfig,
     pub(super) rope: Arc<Pipeline>,
     format: IndexFormat,
-    kernel: IndexKernel,
     logits: Arc<Pipeline>,
     top_k: TopK,
     of: IndexOf,
@@ -125,7 +124,6 @@ impl IndexScorer {
         Ok(Self {
             rope: gpu.pipeline(&rope::variant(head_dim, pairing))?,
             format: IndexFormat::new(gpu, keys)?,
-            kernel,
             logits: gpu.pipeline(&kernel.variant())?,
             top_k: TopK::new(
                 gpu,
@@ -219,7 +217,7 @@ impl IndexScorer {
     fn select_portion(&self, ctx: &mut Ctx<'_>, choice: &IndexSelection<'_>, start: usize, rows: u32) {
         let (num_heads, neg_inf) = (self.config.num_heads, f32::NEG_INFINITY);
         let logit_stride = score_stride(self.longest);
-        let params = IndexLogitsParams { num_heads, logit_stride, neg_inf };
+        let params = IndexLogitsParams { num_heads, logit_stride, neg_inf, rows };
         let buffers = IndexLogitsBuffers {
             q: self.q.bind(),
             k_cache: ctx.kv.buffer(choice.layer, CachePart::IndexKeys).bind(),
@@ -228,7 +226,7 @@ impl IndexScorer {
             gates: self.gates.bind(),
             logits: self.scores.bind(),
         };
-        ctx.pass.dispatch(&self.logits, &params, buffers, self.kernel.grid(&params, rows));
+        ctx.pass.dispatch(&self.logits, &params, buffers);
         let page_size = if self.of == IndexOf::Entries { self.page } else { 1 };
         let params = TopKParams { rows, out_stride: choice.stride, copies: 1, page_size };
         let buffers = TopKBuffers {

@@ -9,7 +9,7 @@ use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeBuffers, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::kernel::paged_reduce::{PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::split::SplitPlan;
 
 use super::indexer::{IndexerState, IndexerWeights};
@@ -66,12 +66,10 @@ pub(in crate::decoder) struct LatentAttention {
     rope_q: Arc<Pipeline>,
     rope_k: Arc<Pipeline>,
     write: Arc<Pipeline>,
-    kernel: MlaKernel,
     /// Kernels for attention to all tokens.
     all: LatentKernels,
     /// Kernels for attention to the tokens that the indexer selected.
     selected: LatentKernels,
-    shape: LatentShape,
     /// Latents of queries, `[max_rows, q_rank]`, empty if queries have no latent.
     q_latent: Buf<f32>,
     /// Queries, `[max_rows, num_heads, nope + rope]`.
@@ -126,10 +124,8 @@ impl LatentAttention {
             rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.pairing))?,
             rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.pairing))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
-            kernel,
             all: kind(Context::Full)?,
             selected: kind(Context::Tokens)?,
-            shape,
             q_latent: buffer("q_latent", latent.q_rank.unwrap_or(0))?,
             q: buffer("latent_q", heads * head_dim)?,
             absorbed: buffer("absorbed", heads * latent.cached())?,
@@ -232,7 +228,7 @@ impl LatentAttention {
                 slots: destination.slots,
                 latents: destination.buffers[0].bind(),
             };
-            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&params, &self.shape));
+            ctx.pass.dispatch(&self.write, &params, buffers);
         }
         Ok(())
     }
@@ -299,6 +295,7 @@ impl LatentRows<'_> {
             scale: ctx.config.scale,
             list_stride: self.lists.map_or(0, |(_, longest)| 1 + longest),
             first_row: u32_of(portion.rows.start),
+            rows: u32_of(portion.rows.len()),
             ..MlaDecodeParams::default()
         }
     }
@@ -330,8 +327,7 @@ impl RowKernel for LatentRows<'_> {
         };
         let params = self.params(ctx, portion);
         let params = MlaDecodeParams { first_key: keys.first, num_keys: keys.len, ..params };
-        let grid = self.latent.kernel.grid(&params, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&self.kind.attend, &params, buffers, grid);
+        ctx.pass.dispatch(&self.kind.attend, &params, buffers);
     }
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
@@ -347,7 +343,6 @@ impl RowKernel for LatentRows<'_> {
             selected: self.lists(),
             sinks: None,
         };
-        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&self.kind.reduce, &params, buffers, grid);
+        ctx.pass.dispatch(&self.kind.reduce, &params, buffers);
     }
 }

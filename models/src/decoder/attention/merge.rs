@@ -53,8 +53,7 @@ impl Merge {
                 a_out: act.attended.bind(),
                 a_lse: act.lse.bind(),
             };
-            let grid = lse_merge::grid(&params, ctx.config.head_dim);
-            ctx.pass.dispatch(&self.pipeline, &params, buffers, grid);
+            ctx.pass.dispatch(&self.pipeline, &params, buffers);
         }
     }
 }

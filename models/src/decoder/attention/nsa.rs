@@ -155,7 +155,7 @@ impl NsaAttention {
             window: window.bind(),
             out: act.attended.bind(),
         };
-        ctx.pass.dispatch(&self.gate_sum, &params, buffers, gate_sum::grid(ctx.config.head_dim, &params));
+        ctx.pass.dispatch(&self.gate_sum, &params, buffers);
         ctx.add_block(&weights.heads.o, &act.attended, weights.heads.post_norm.as_ref())
     }
 
@@ -167,7 +167,6 @@ impl NsaAttention {
         }
         let (k, v) = ctx.kv.layer(layer);
         let params = BlockDigestParams::new(ctx.config.num_kv_heads, filled);
-        let grid = block_digest::grid(&params, ctx.kv.shape());
         let parts = [(k, CachePart::MeanKeys), (v, CachePart::MeanValues)];
         for (pipeline, (cache, means)) in self.means.iter().zip(parts) {
             let buffers = BlockDigestBuffers {
@@ -175,37 +174,37 @@ impl NsaAttention {
                 k_cache: cache.bind(),
                 digests: ctx.kv.buffer(layer, means).bind().cast(),
             };
-            ctx.pass.dispatch(pipeline, &params, buffers, grid);
+            ctx.pass.dispatch(pipeline, &params, buffers);
         }
     }
 
-    /// Records the attention of `count` rows to the means of blocks, and the lists of the blocks with the largest weights.
-    fn compress_and_select(&self, ctx: &mut Ctx<'_>, layer: usize, start: usize, count: u32) {
+    /// Records the attention of `rows` rows to the means of blocks, and the lists of the blocks with the largest weights.
+    fn compress_and_select(&self, ctx: &mut Ctx<'_>, layer: usize, start: usize, rows: u32) {
         let (c, step, act) = (ctx.config, &self.step, ctx.act);
         let (num_heads, num_kv_heads, prob_stride) = (c.num_heads, c.num_kv_heads, step.prob_stride);
-        let (rows, tables) = (ctx.group_rows(layer).all.decode.bind_from(start), ctx.batch.tables.bind());
+        let (list, tables) = (ctx.group_rows(layer).all.decode.bind_from(start), ctx.batch.tables.bind());
         let means = |part| ctx.kv.buffer(layer, part).bind().cast();
 
         let q_stride = num_heads * c.head_dim;
-        let params = NsaProbsParams { num_heads, num_kv_heads, q_stride, prob_stride, scale: c.scale };
+        let params = NsaProbsParams { num_heads, num_kv_heads, q_stride, prob_stride, scale: c.scale, rows };
         let buffers = NsaProbsBuffers {
             q: act.q.bind(),
             digests: means(CachePart::MeanKeys),
             tables: tables.clone(),
-            rows: rows.clone(),
+            rows: list.clone(),
             probs: self.prob.bind(),
         };
-        ctx.pass.dispatch(&self.probs, &params, buffers, nsa_probs::grid(&params, count));
+        ctx.pass.dispatch(&self.probs, &params, buffers);
 
-        let params = NsaAttendParams { num_heads, num_kv_heads, prob_stride };
+        let params = NsaAttendParams { num_heads, num_kv_heads, prob_stride, rows };
         let buffers = NsaAttendBuffers {
             probs: self.prob.bind(),
             digests: means(CachePart::MeanValues),
             tables: tables.clone(),
-            rows: rows.clone(),
+            rows: list.clone(),
             out: self.outputs[0].bind(),
         };
-        ctx.pass.dispatch(&self.compress, &params, buffers, nsa_attend::grid(&params, count));
+        ctx.pass.dispatch(&self.compress, &params, buffers);
 
         let params = NsaBlockScoreParams {
             num_heads,
@@ -216,11 +215,13 @@ impl NsaAttention {
             init_blocks: NsaConfig::INIT_BLOCKS,
             local_blocks: NsaConfig::LOCAL_BLOCKS,
             infinity: f32::INFINITY,
+            rows,
         };
-        let buffers = NsaBlockScoreBuffers { probs: self.prob.bind(), rows, scores: self.scores.bind() };
-        ctx.pass.dispatch(&self.score, &params, buffers, nsa_block_score::grid(&params, count));
+        let buffers =
+            NsaBlockScoreBuffers { probs: self.prob.bind(), rows: list, scores: self.scores.bind() };
+        ctx.pass.dispatch(&self.score, &params, buffers);
 
-        let (sets, first) = (count * num_kv_heads, start * num_kv_heads as usize);
+        let (sets, first) = (rows * num_kv_heads, start * num_kv_heads as usize);
         let params = TopKParams { rows: sets, out_stride: self.list_stride, copies: 1, page_size: 1 };
         let buffers = TopKBuffers {
             scores: self.scores.bind(),
@@ -228,7 +229,7 @@ impl NsaAttention {
             table: tables,
             out: self.lists.bind_from(first * self.list_stride as usize),
         };
-        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(&params));
+        ctx.pass.dispatch(&self.top_k, &params, buffers);
     }
 
     /// Records the attention of all rows to their selected blocks and to their windows.

@@ -55,9 +55,7 @@ impl Heads {
         let (act, (k, v)) = (ctx.act, ctx.kv.layer(layer));
         let (q, tables) = (&act.q, ctx.batch.tables.on_device());
         let buffers = PrefixBuffers { q, k, v, tables, out: &act.attended, lse: &act.lse };
-        let (num_heads, shape) = (ctx.config.num_heads, ctx.kv.shape());
-        let grid = |tiles| self.forms.prefill_grid(shape, num_heads, tiles);
-        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels(attn_group).prefill, &grid));
+        prefix.attend(ctx.gpu, ctx.pass, buffers, params, &self.kernels(attn_group).prefill);
         true
     }
 }

@@ -95,7 +95,6 @@ pub(super) fn append(
             bias: weights.qkv_bias.as_ref().unwrap_or(&ctx.act.qkv).bind(),
             norm: norm.unwrap_or(&ctx.act.qkv).bind(),
         };
-        let grid = rope_append::grid(&params, ctx.kv.shape());
-        ctx.pass.dispatch(rope_append, &params, buffers, grid);
+        ctx.pass.dispatch(rope_append, &params, buffers);
     }
 }

@@ -1,8 +1,8 @@
 //! Rows of heads that are attended one by one.
 
 use attn_kernels::gpu::{Bind, Buf};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::kernel::paged_decode::{PagedDecodeBuffers, PagedDecodeParams};
+use attn_kernels::kernel::paged_reduce::{PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::PhysicalBlock;
 use attn_kernels::split::{KeySplit, SplitPlan};
 
@@ -79,6 +79,7 @@ impl<'a> HeadRows<'a> {
             reduced: u32::from(self.reduced(portion)),
             list_stride: self.list_stride(),
             first_row: u32_of(portion.rows.start),
+            rows: u32_of(portion.rows.len()),
             ..PagedDecodeParams::default()
         }
     }
@@ -110,8 +111,7 @@ impl RowKernel for HeadRows<'_> {
         };
         let params =
             PagedDecodeParams { first_key: keys.first, num_keys: keys.len, ..self.params(ctx, portion) };
-        let grid = paged_decode::grid(&params, ctx.kv.shape(), lanes, rows);
-        ctx.pass.dispatch(self.kernels.decode(lanes), &params, buffers, grid);
+        ctx.pass.dispatch(self.kernels.decode(lanes), &params, buffers);
     }
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
@@ -133,6 +133,6 @@ impl RowKernel for HeadRows<'_> {
             sinks: self.sinks.map(Buf::bind),
         };
         let params = PagedReduceParams::from(&params);
-        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers, paged_reduce::grid(&params, rows));
+        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers);
     }
 }

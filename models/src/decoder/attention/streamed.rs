@@ -47,14 +47,14 @@ impl RingAttention for StreamedTiles<'_> {
         self.chunks += 1;
         let to = merge.map_or([&act.attended, &act.lse], Merge::part);
         let buffers = self.tiles.buffers(ctx, rows.rows.tiles.bind_from(self.range.start), keys.at, to);
-        let grid = self.tiles.grid(ctx, u32_of(self.range.len()));
+        let tiles = u32_of(self.range.len());
         let end = keys.first + keys.len;
         let last = self.seen.end.min(end) - 1;
         for (offset, num_keys) in paged_prefill::segments(0, last - keys.first, ctx.gpu.is_cpu()) {
             let first_key = keys.first + offset;
             let num_keys = num_keys.min(end - first_key);
-            let params = PagedPrefillParams { first_key, num_keys, ..self.tiles.params(ctx) };
-            ctx.pass.dispatch(&rows.kernels.prefill, &params, buffers.clone(), grid);
+            let params = PagedPrefillParams { first_key, num_keys, tiles, ..self.tiles.params(ctx) };
+            ctx.pass.dispatch(&rows.kernels.prefill, &params, buffers.clone());
         }
         if let Some(merge) = merge {
             merge.record(ctx, &rows.rows.tiles[self.range.clone()]);

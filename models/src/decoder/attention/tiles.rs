@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use attn_kernels::gpu::{Bind, Buf};
-use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
+use attn_kernels::kernel::apply_sinks::{ApplySinksBuffers, ApplySinksParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
-use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillReduceParams};
+use attn_kernels::kernel::prefill_reduce::{PrefillReduceBuffers, PrefillReduceParams};
 use attn_kernels::split::KeySplit;
 
 use super::heads::Heads;
@@ -34,21 +34,21 @@ impl Tiles<'_> {
     pub(super) fn attend(&self, ctx: &mut Ctx<'_>) {
         let (act, rows) = (ctx.act, self.rows.rows);
         let Some(seen) = self.seen(ctx, &rows.tiles) else { return };
-        let grid = self.grid(ctx, u32_of(rows.tiles.len()));
         let params = self.params(ctx);
         let by_prefixes = self.heads.attend_prefixes(ctx, self.rows.layer, params);
         if !by_prefixes && self.rows.parts.count > 1 {
-            self.attend_parts(ctx, params, grid);
+            self.attend_parts(ctx, params);
         } else if !by_prefixes {
             let buffers = |to| self.buffers(ctx, rows.tiles.bind(), KeysIn::Layer, to);
             let whole = buffers([&act.attended, &act.lse]);
             let part = self.heads.merge.as_ref().map(|merge| (merge, buffers(merge.part())));
             for (n, Segment { first_key, num_keys }) in self.segments(ctx, seen).enumerate() {
                 self.make_resident(ctx, first_key, num_keys);
-                let params = PagedPrefillParams { first_key, num_keys, ..params };
+                let params =
+                    PagedPrefillParams { first_key, num_keys, tiles: u32_of(rows.tiles.len()), ..params };
                 let part = part.as_ref().filter(|_| n > 0);
                 let to = part.map_or(&whole, |(_, part)| part);
-                ctx.pass.dispatch(&self.rows.kernels.prefill, &params, to.clone(), grid);
+                ctx.pass.dispatch(&self.rows.kernels.prefill, &params, to.clone());
                 if let Some((merge, _)) = part {
                     merge.record(ctx, &rows.tiles);
                 }
@@ -61,12 +61,14 @@ impl Tiles<'_> {
     }
 
     /// Records the attention of all tiles to each part of their keys concurrently, and the reduction of the parts.
-    fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
+    fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams) {
         let (act, c, KeySplit { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
         let to = [&*act.part_out, &*act.part_lse];
         let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
-        let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };
-        ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers, [x, y, count]);
+        let tiles = u32_of(self.rows.rows.tiles.len());
+        let params =
+            PagedPrefillParams { tiles, parts: count, part_keys: keys, part_rows: ctx.rows(), ..params };
+        ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers);
         for run in contiguous_rows(&self.rows.rows.tiles) {
             let params = PrefillReduceParams {
                 rows: (run.end - run.start) * c.num_heads,
@@ -81,8 +83,7 @@ impl Tiles<'_> {
                 out: act.attended.bind(),
                 lse: act.lse.bind(),
             };
-            let grid = prefill_reduce::grid(&params, c.head_dim);
-            ctx.pass.dispatch(&self.heads.prefill_reduce, &params, buffers, grid);
+            ctx.pass.dispatch(&self.heads.prefill_reduce, &params, buffers);
         }
     }
 
@@ -115,11 +116,6 @@ impl Tiles<'_> {
             selected: self.rows.selected.map(|selected| selected.chunk_lists.bind.clone()),
             slopes: None,
         }
-    }
-
-    /// Returns the number of workgroups for a number of tiles.
-    pub(super) fn grid(&self, ctx: &Ctx<'_>, tiles: u32) -> [u32; 3] {
-        self.rows.kernels.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
     }
 
     /// Returns the parameters of a dispatch over all keys.
@@ -183,8 +179,7 @@ impl Tiles<'_> {
             let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads };
             let buffers =
                 ApplySinksBuffers { lse: act.lse.bind(), sinks: sinks.bind(), out: act.attended.bind() };
-            let grid = apply_sinks::grid(&params, c.head_dim);
-            ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
+            ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers);
         }
     }
 }

@@ -56,6 +56,7 @@ impl Scan {
             vocab: self.vocab,
             parts: self.parts(),
             draws: u32::from(draws),
+            rows: u32_of(rows),
             neg_inf: f32::NEG_INFINITY,
         };
         let buffers = ScanLogitsBuffers {
@@ -65,6 +66,6 @@ impl Scan {
             values: self.values.bind(),
             ids: self.ids.bind(),
         };
-        pass.dispatch(&self.pipeline, &params, buffers, scan_logits::grid(&params, u32_of(rows)));
+        pass.dispatch(&self.pipeline, &params, buffers);
     }
 }

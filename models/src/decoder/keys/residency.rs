@@ -416,6 +416,6 @@ impl Residency {
             fetches: resident.fetches(reason).bind(),
             pages: self.pages.of(needed.layer).bind(),
         };
-        context.pass.dispatch(&self.assign, &params, buffers, residency::grid(&params));
+        context.pass.dispatch(&self.assign, &params, buffers);
     }
 }

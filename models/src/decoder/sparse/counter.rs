@@ -51,10 +51,11 @@ impl Counter {
 
     /// Records the count of the blocks in a layer's lists.
     pub(super) fn count(&self, pass: &mut Pass, lists: &DeviceLists, layer: usize) {
-        let params = ListCountsParams { list_stride: lists.stride, first: u32_of(layer * self.chunks) };
+        let (list_stride, first) = (lists.stride, u32_of(layer * self.chunks));
+        let params = ListCountsParams { list_stride, first, spans: u32_of(self.chunks) };
         let buffers =
             ListCountsBuffers { lists: lists.bind(), spans: self.spans.bind(), counts: self.counts.bind() };
-        pass.dispatch(&self.pipeline, &params, buffers, list_counts::grid(u32_of(self.chunks)));
+        pass.dispatch(&self.pipeline, &params, buffers);
     }
 
     /// Records the readback of all counts.

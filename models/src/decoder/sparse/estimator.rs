@@ -10,8 +10,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
-use attn_kernels::kernel::stride_queries::{self, StrideQueriesBuffers};
-use attn_kernels::kernel::strided_qk::{Grid, Scorer, StridedQkBuffers};
+use attn_kernels::kernel::stride_queries::StrideQueriesBuffers;
+use attn_kernels::kernel::strided_qk::{Scorer, StridedQkBuffers};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum};
@@ -41,8 +41,6 @@ pub(super) struct Estimator {
     pool_blocks: u32,
     num_heads: u32,
     pipelines: Pipelines,
-    /// Grid of the kernel that scores.
-    grid: Grid,
     /// Number of words of a row of strides.
     row_words: u32,
     /// Share of the mass to keep for each head, `[num_heads]`.
@@ -82,8 +80,7 @@ impl Estimator {
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
         let profile = gpu.profile().rounded(options.uses_coop(gpu));
-        let Scorer { scores, grid, queries, row_words, .. } =
-            Scorer::best(&profile, &shape, form.stride, block);
+        let Scorer { scores, queries, row_words, .. } = Scorer::best(&profile, &shape, form.stride, block);
         let pipelines = Pipelines {
             queries: gpu.pipeline(&queries)?,
             score: gpu.pipeline(&scores)?,
@@ -98,7 +95,6 @@ impl Estimator {
             pool_blocks: kv.num_blocks(),
             num_heads: config.num_heads,
             pipelines,
-            grid,
             row_words,
             thresholds: gpu.upload("thresholds", &thresholds)?,
             strides: GrowBuf::new(gpu, "strides", 1)?,
@@ -174,26 +170,23 @@ impl ListChunks for Estimator {
         };
         for blocks in self.rounds(&estimate) {
             let params = estimate.stride_queries(&blocks);
-            let grid = stride_queries::grid(&params, self.shape.head_dim, self.form.stride);
             let buffers = StrideQueriesBuffers { q: from.q.clone(), strides: self.strides.bind() };
-            pass.dispatch(&self.pipelines.queries, &params, buffers, grid);
+            pass.dispatch(&self.pipelines.queries, &params, buffers);
             let params = estimate.strided_qk(&self.shape, &blocks);
-            let grid = (self.grid)(&params, self.form.stride);
             let buffers = StridedQkBuffers {
                 strides: self.strides.bind(),
                 k_cache: from.k.clone(),
                 tables: from.tables.clone(),
                 parts: self.parts.bind(),
             };
-            pass.dispatch(&self.pipelines.score, &params, buffers, grid);
+            pass.dispatch(&self.pipelines.score, &params, buffers);
             let params = estimate.softmax_block_sum(&blocks);
-            let grid = softmax_block_sum::grid(self.num_heads, blocks.end - blocks.start);
             let buffers = SoftmaxBlockSumBuffers { parts: self.parts.bind(), sums: self.sums.bind() };
-            pass.dispatch(&self.pipelines.sum, &params, buffers, grid);
+            pass.dispatch(&self.pipelines.sum, &params, buffers);
             let params = estimate.find_blocks(&self.shape, &blocks, stride, first);
             let (sums, thresholds) = (self.sums.bind(), self.thresholds.bind());
             let buffers = FindBlocksBuffers { sums, thresholds, out: lists.clone() };
-            pass.dispatch(&self.pipelines.find, &params, buffers, find_blocks::grid(&params));
+            pass.dispatch(&self.pipelines.find, &params, buffers);
         }
         if let Some(vote) = self.form.vote {
             let voters = estimate.query_blocks() * kv_heads;
@@ -208,7 +201,7 @@ impl ListChunks for Estimator {
                 first_list,
             };
             let buffers = VoteBlocksBuffers { lists, out: to.bind() };
-            pass.dispatch(&self.pipelines.vote, &params, buffers, vote_blocks::grid());
+            pass.dispatch(&self.pipelines.vote, &params, buffers);
         }
     }
 }

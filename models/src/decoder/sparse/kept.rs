@@ -121,6 +121,6 @@ impl KeptLists {
         let Some(kept) = &self.lists[layer] else { return };
         let buffers =
             KeepListsBuffers { rows: self.rows.bind(), kept: kept.bind(), lists: lists.bind_of(layer) };
-        ctx.pass.dispatch(&self.keep, &self.params, buffers, keep_lists::grid(&self.params));
+        ctx.pass.dispatch(&self.keep, &self.params, buffers);
     }
 }

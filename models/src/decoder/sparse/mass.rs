@@ -115,6 +115,7 @@ impl Mass {
             stride: ranked.score_stride,
             scale: config.scale,
             first: 0,
+            rows: context.count,
         };
         let cut = MassCutParams {
             num_heads: config.num_heads,
@@ -125,6 +126,7 @@ impl Mass {
             round: 0,
             odds: self.odds,
             slack: rules.slack,
+            rows: context.count,
         };
         let of_lse = BlockLseBuffers {
             q: context.q.bind(),
@@ -143,20 +145,18 @@ impl Mass {
             cuts: self.cuts.bind(),
             lists: ranked.lists.bind(),
         };
-        let lse_grid = block_lse::grid(&lse, self.select_block, context.count);
         for round in ROUNDS {
             let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
-            pass.dispatch(&self.lse, &lse, of_lse.clone(), lse_grid);
-            let grid = mass_cut::grid(&cut, context.count);
-            pass.dispatch(&self.cut, &MassCutParams { round, ..cut }, of_cut.clone(), grid);
+            pass.dispatch(&self.lse, &lse, of_lse.clone());
+            pass.dispatch(&self.cut, &MassCutParams { round, ..cut }, of_cut.clone());
         }
-        let first = u32_of(context.layer) * context.count;
-        let params = ListCountsParams { list_stride: ranked.lists.stride, first };
+        let (spans, list_stride) = (context.count, ranked.lists.stride);
+        let params = ListCountsParams { list_stride, first: u32_of(context.layer) * spans, spans };
         let buffers = ListCountsBuffers {
             lists: ranked.lists.bind(),
             spans: self.spans.bind(),
             counts: self.counts.bind(),
         };
-        pass.dispatch(&self.count, &params, buffers, list_counts::grid(context.count));
+        pass.dispatch(&self.count, &params, buffers);
     }
 }

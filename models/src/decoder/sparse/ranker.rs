@@ -213,7 +213,7 @@ impl Ranker {
             table: ctx.batch.tables.bind(),
             out: self.lists.bind_of(layer),
         };
-        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(&params));
+        ctx.pass.dispatch(&self.top_k, &params, buffers);
     }
 }
 
@@ -231,7 +231,7 @@ impl Ranker {
             table: ctx.batch.tables.bind(),
             out: prefetch_lists.lists[layer % 2].bind(),
         };
-        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(&params));
+        ctx.pass.dispatch(&self.top_k, &params, buffers);
     }
 
     fn active_prefetch(&self) -> Option<&PrefetchLists> {

@@ -99,6 +99,7 @@ impl Shares {
             share_stride: self.share_stride,
             partition_size: params.partition_size,
             slack: rules.slack,
+            rows: listed.count,
         };
         let buffers = MassBoundBuffers {
             bounds: bounds.bounds.bind(),
@@ -107,7 +108,7 @@ impl Shares {
             stats: ctx.act.stats.bind(),
             shares: self.shares.bind(),
         };
-        ctx.pass.dispatch(&self.shares_of, &shares_of, buffers, mass_bound::grid(&shares_of, listed.count));
+        ctx.pass.dispatch(&self.shares_of, &shares_of, buffers);
     }
 
     /// Records the readback of the minimum shares of a step, `[rows, num_heads]`.
@@ -116,7 +117,7 @@ impl Shares {
             let Self { layers, rows, share_stride, .. } = *self;
             let params = MassMergeParams { layers, rows, share_stride };
             let buffers = MassMergeBuffers { shares: self.shares.bind(), masses: self.masses.bind() };
-            pass.dispatch(&self.merge, &params, buffers, mass_merge::grid(&params));
+            pass.dispatch(&self.merge, &params, buffers);
             pass.read(&self.masses, 0..rows as usize)
         })
     }

@@ -16,7 +16,6 @@ use attn_kernels::kernel::keep_blocks::KeepBlocksBuffers;
 use attn_kernels::kernel::{
     KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
 };
-use attn_kernels::profile::Registers;
 use kvblock::BlockSize;
 use sparse_select::{Energies, Policy};
 
@@ -44,8 +43,6 @@ pub(super) struct Thresholder {
     /// Factor on attention scores.
     scale: f32,
     pipelines: Pipelines,
-    /// Whether energies are computed with cooperative matrices.
-    coop: bool,
     /// Mean keys of all chunks of the step if the policy has a correction, else of the current chunk.
     means: GrowBuf<f32>,
     /// Mean values, if the policy has a correction.
@@ -68,8 +65,6 @@ struct Pipelines {
 struct Correction {
     means: Arc<Pipeline>,
     attend: Arc<Pipeline>,
-    /// Register profile that the kernel of the correction is built for.
-    registers: Registers,
 }
 
 impl Thresholder {
@@ -81,7 +76,6 @@ impl Thresholder {
         let serves = options.uses_coop(gpu) && block_energy_coop::serves(&shape, block);
         let by_matrices = serves.then(|| block_energy_coop::variant(&shape, block));
         let by_matrices = by_matrices.filter(|variant| gpu.profile().runs(variant));
-        let coop = by_matrices.is_some();
         let energy = by_matrices.unwrap_or_else(|| block_energy::variant(&shape, block));
         let registers = gpu.profile().registers;
         let pipelines = Pipelines {
@@ -92,7 +86,6 @@ impl Thresholder {
                 true => Some(Correction {
                     means: gpu.pipeline(&block_means::variant(&shape, block))?,
                     attend: gpu.pipeline(&attend_means::variant(&shape, block, registers))?,
-                    registers,
                 }),
                 false => None,
             },
@@ -105,7 +98,6 @@ impl Thresholder {
             num_heads: config.num_heads,
             scale: config.scale,
             pipelines,
-            coop,
             means: GrowBuf::new(gpu, "means", 1)?,
             mean_values: GrowBuf::new(gpu, "mean_values", 1)?,
             means_stride: 0,
@@ -170,30 +162,25 @@ impl ListChunks for Thresholder {
                 let mean_values = self.mean_values.bind_from(self.means_at(chunk));
                 let (v_cache, mean_keys) = (from.v.clone(), means());
                 let buffers = BlockMeansBuffers { tables, k_cache, v_cache, mean_keys, mean_values };
-                pass.dispatch(&correction.means, &params, buffers, block_means::grid(&self.shape, &params));
+                pass.dispatch(&correction.means, &params, buffers);
             }
             (None, Some(params), _) => {
                 let buffers = BlockMeanBuffers { tables, k_cache, means: means() };
-                pass.dispatch(&self.pipelines.mean, &params, buffers, block_mean::grid(&self.shape, &params));
+                pass.dispatch(&self.pipelines.mean, &params, buffers);
             }
             // No block is before the last query block.
             _ => {}
         }
         for blocks in form.rounds(ENERGIES) {
             let params = form.block_energy(&self.shape, &blocks);
-            let count = blocks.end - blocks.start;
-            let grid = match self.coop {
-                true => block_energy_coop::grid(&params, count),
-                false => block_energy::grid(&params, count),
-            };
             let energies = self.energies.bind();
             let buffers =
                 BlockEnergyBuffers { q: from.q.clone(), means: means(), energies: energies.clone() };
-            pass.dispatch(&self.pipelines.energy, &params, buffers, grid);
+            pass.dispatch(&self.pipelines.energy, &params, buffers);
             let first_list = chunk.rows.list * self.shape.num_kv_heads;
             let params = form.keep_blocks(&self.shape, &blocks, to.stride, first_list);
             let buffers = KeepBlocksBuffers { energies, out: to.bind() };
-            pass.dispatch(&self.pipelines.keep, &params, buffers, keep_blocks::grid(&params));
+            pass.dispatch(&self.pipelines.keep, &params, buffers);
         }
     }
 
@@ -214,7 +201,6 @@ impl ListChunks for Thresholder {
             out: act.attended.bind(),
             lse: act.lse.bind(),
         };
-        let grid = attend_means::grid(&params, form.block, form.query_blocks(), correction.registers);
-        pass.dispatch(&correction.attend, &params, buffers, grid);
+        pass.dispatch(&correction.attend, &params, buffers);
     }
 }

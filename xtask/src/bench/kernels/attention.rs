@@ -216,10 +216,9 @@ impl Rows<'_> {
             Tile::new(rows, start + row, 0).listed(row / query_block)
         };
         let tiles: Vec<Tile> = (0..end - start).step_by(tile_rows as usize).map(tile).collect();
-        let count = u32::try_from(tiles.len())?;
-        let tiles = gpu.upload("tiles", &tiles)?;
+        let list = gpu.upload("tiles", &tiles)?;
         let lists = lists.map(|(lists, _)| lists);
-        let (variant, grid, level) = self.kernel(gpu, lists, count);
+        let (variant, level) = self.kernel(gpu, lists);
         let bytes = f64::from(end) * self.heads.token_bytes()
             + 2.0 * f64::from(end - start) * f64::from(self.heads.width()) * 4.0;
         let rows = f64::from(end - start);
@@ -240,6 +239,7 @@ impl Rows<'_> {
                 first_key,
                 scale: self.heads.scale(),
                 num_keys,
+                tiles: u32::try_from(tiles.len())?,
                 list_stride: lists.map_or(0, |lists| lists.stride),
                 log_skip: self.log_skip.unwrap_or_default(),
                 ..PagedPrefillParams::default()
@@ -249,35 +249,28 @@ impl Rows<'_> {
                 (&self.cache.k).into(),
                 (&self.cache.v).into(),
                 (&self.cache.tables).into(),
-                (&tiles).into(),
+                (&list).into(),
                 self.out.clone(),
                 self.lse.clone(),
             ];
             let binds = binds.into_iter().chain(lists.map(|lists| Bound::from(&lists.buffer)));
-            work = work.dispatch(variant.clone(), &params, binds, grid);
+            work = work.dispatch(variant.clone(), &params, binds);
         }
         Ok(work)
     }
 
-    fn kernel(
-        &self,
-        gpu: &Gpu,
-        lists: Option<&Lists>,
-        tiles: u32,
-    ) -> (attn_kernels::Variant, [u32; 3], Level) {
+    fn kernel(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Variant, Level) {
         let Heads { num_heads, shape } = &self.heads;
         let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
         let attention = Attention { skip: self.log_skip.is_some(), ..attention };
         if runs_coop(gpu, shape) {
-            let variant = paged_prefill_coop::variant(shape, &attention);
-            return (variant, paged_prefill_coop::grid(*num_heads, tiles), Level::Coop);
+            return (paged_prefill_coop::variant(shape, &attention), Level::Coop);
         }
         let (loads, level) = match key_loads(gpu) {
             KeyLoads::Broadcast => (KeyLoads::Broadcast, Level::Subgroup),
             KeyLoads::Uniform => (KeyLoads::Uniform, Level::Baseline),
         };
-        let variant = paged_prefill::variant(shape, *num_heads, loads, &attention);
-        (variant, paged_prefill::grid(shape, *num_heads, loads, tiles), level)
+        (paged_prefill::variant(shape, *num_heads, loads, &attention), level)
     }
 }
 

@@ -23,6 +23,7 @@ static FILL: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FillParams::LAYOUT,
     bindings: FillBuffers::BINDINGS,
+    grid: attn_kernels::grid!(FillParams, |params, _| [params.workgroups, 1, 1]),
     declared: None,
 };
 
@@ -35,6 +36,8 @@ params! {
         pub seed: u32,
         /// Type of the numbers.
         pub kind: u32,
+        /// Number of workgroups.
+        pub workgroups: u32,
     }
 }
 
@@ -53,6 +56,7 @@ static STREAM_READ: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: StreamReadParams::LAYOUT,
     bindings: StreamReadBuffers::BINDINGS,
+    grid: attn_kernels::grid!(StreamReadParams, |params, _| [params.workgroups, 1, 1]),
     declared: None,
 };
 
@@ -61,6 +65,8 @@ params! {
     pub struct StreamReadParams {
         /// Number of groups of four words.
         pub quads: u32,
+        /// Number of workgroups.
+        pub workgroups: u32,
     }
 }
 
@@ -81,6 +87,7 @@ static FMA_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FmaRateParams::LAYOUT,
     bindings: FmaRateBuffers::BINDINGS,
+    grid: attn_kernels::grid!(FmaRateParams, |params, _| [params.workgroups, 1, 1]),
     declared: None,
 };
 
@@ -91,6 +98,8 @@ params! {
         pub rounds: u32,
         /// Factor of the multiply-adds.
         pub factor: f32,
+        /// Number of workgroups.
+        pub workgroups: u32,
     }
 }
 
@@ -109,6 +118,7 @@ static COOP_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: CoopRateParams::LAYOUT,
     bindings: CoopRateBuffers::BINDINGS,
+    grid: attn_kernels::grid!(CoopRateParams, |params, _| [params.workgroups, 1, 1]),
     declared: None,
 };
 
@@ -117,6 +127,8 @@ params! {
     pub struct CoopRateParams {
         /// Number of rounds of products.
         pub rounds: u32,
+        /// Number of workgroups.
+        pub workgroups: u32,
     }
 }
 
@@ -166,10 +178,10 @@ pub(super) fn random_words(gpu: &Gpu, random: &Random, seed: u32) -> Result<Buf<
         KvDtype::F16 => 1,
         KvDtype::Fp8 | KvDtype::Int8 => 2,
     };
-    let params = FillParams { words: u32::try_from(words)?, seed, kind };
+    let workgroups = u32::try_from(words.div_ceil(256))?.clamp(1, 4096);
+    let params = FillParams { words: u32::try_from(words)?, seed, kind, workgroups };
     let mut pass = Pass::new("fill");
-    let grid = [u32::try_from(words.div_ceil(256))?.clamp(1, 4096), 1, 1];
-    pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, FillBuffers { out: buf.bind() }, grid);
+    pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, FillBuffers { out: buf.bind() });
     gpu.submit(pass)?.wait()?;
     Ok(buf)
 }
@@ -186,7 +198,7 @@ fn read_rate(gpu: &Gpu) -> Result<f64> {
     let pipeline = gpu.pipeline(&Variant::new(&STREAM_READ))?;
     let buffers = StreamReadBuffers { data: data.bind(), out: out.bind() };
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
-        pass.dispatch(&pipeline, &StreamReadParams { quads }, buffers.clone(), [groups, 1, 1]);
+        pass.dispatch(&pipeline, &StreamReadParams { quads, workgroups: groups }, buffers.clone());
     })?;
     Ok(f64::from(quads) * 16.0 / seconds)
 }
@@ -203,7 +215,7 @@ pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
     Ok(move |pass: &mut Pass| {
         if !software {
             let buffers = StreamReadBuffers { data: data.bind(), out: out.bind() };
-            pass.dispatch(&pipeline, &StreamReadParams { quads }, buffers.clone(), [groups, 1, 1]);
+            pass.dispatch(&pipeline, &StreamReadParams { quads, workgroups: groups }, buffers.clone());
         }
     })
 }
@@ -227,9 +239,9 @@ impl Pace {
         if gpu.is_cpu() {
             return Ok(false);
         }
-        let params = FmaRateParams { rounds: 2500, factor: 0.999 };
+        let params = FmaRateParams { rounds: 2500, factor: 0.999, workgroups: 1 };
         let seconds = time(gpu, 3, &|_| (), |pass| {
-            pass.dispatch(&self.pipeline, &params, FmaRateBuffers { out: self.out.bind() }, [1; 3])
+            pass.dispatch(&self.pipeline, &params, FmaRateBuffers { out: self.out.bind() })
         })?;
         self.best.set(self.best.get().min(seconds));
         Ok(seconds > 1.1 * self.best.get())
@@ -240,9 +252,9 @@ fn f32_rate(gpu: &Gpu) -> Result<f64> {
     let (groups, rounds) = if gpu.is_cpu() { (64, 500) } else { (8192, 500) };
     let out = gpu.buffer::<f32>("out", groups as usize * 256)?;
     let pipeline = gpu.pipeline(&Variant::new(&FMA_RATE))?;
-    let params = FmaRateParams { rounds, factor: 0.999 };
+    let params = FmaRateParams { rounds, factor: 0.999, workgroups: groups };
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
-        pass.dispatch(&pipeline, &params, FmaRateBuffers { out: out.bind() }, [groups, 1, 1])
+        pass.dispatch(&pipeline, &params, FmaRateBuffers { out: out.bind() })
     })?;
     Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 128.0 / seconds)
 }
@@ -252,12 +264,8 @@ fn matrix_rate(gpu: &Gpu) -> Result<f64> {
     let out = gpu.buffer::<f32>("out", groups as usize * 128)?;
     let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE).with_matrices())?;
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
-        pass.dispatch(
-            &pipeline,
-            &CoopRateParams { rounds },
-            CoopRateBuffers { out: out.bind() },
-            [groups, 1, 1],
-        );
+        let params = CoopRateParams { rounds, workgroups: groups };
+        pass.dispatch(&pipeline, &params, CoopRateBuffers { out: out.bind() });
     })?;
     // Eight products of a subgroup a round.
     let matrices = gpu.profile().matrices.unwrap_or(Matrices::NVIDIA);

@@ -53,16 +53,14 @@ impl Energies {
             Some(params) => {
                 let binds: [Bound; 3] =
                     [(&prompt.cache.tables).into(), (&prompt.cache.k).into(), (&self.means).into()];
-                let grid = block_mean::grid(shape, &params);
-                mean.dispatch(block_mean::variant(shape, BLOCK), &params, binds, grid)
+                mean.dispatch(block_mean::variant(shape, BLOCK), &params, binds)
             }
         };
         let params = f.block_energy(shape, &blocks);
-        let (variant, grid, level) = if gpu.runs_coop() && block_energy_coop::serves(shape, BLOCK) {
-            let variant = block_energy_coop::variant(shape, BLOCK);
-            (variant, block_energy_coop::grid(&params, blocks.end), Level::Coop)
+        let (variant, level) = if gpu.runs_coop() && block_energy_coop::serves(shape, BLOCK) {
+            (block_energy_coop::variant(shape, BLOCK), Level::Coop)
         } else {
-            (block_energy::variant(shape, BLOCK), block_energy::grid(&params, blocks.end), Level::Baseline)
+            (block_energy::variant(shape, BLOCK), Level::Baseline)
         };
         // A product of a row and a mean stands for a whole block.
         let operations = pairs(rows) * heads.pair_operations() / 2.0 / f64::from(BLOCK);
@@ -70,16 +68,12 @@ impl Energies {
         let binds: [Bound; 3] = [(&prompt.q).into(), (&self.means).into(), (&self.energies).into()];
         let energy = work("block_energy", level)
             .costs(queries + means + energies, operations)
-            .dispatch(variant, &params, binds, grid);
+            .dispatch(variant, &params, binds);
         let params = f.keep_blocks(shape, &blocks, list_stride(rows), 0);
         let binds: [Bound; 2] = [(&self.energies).into(), lists.into()];
-        let keep =
-            work("keep_blocks", Level::Baseline).costs(energies + 4.0 * lists.len() as f64, 0.0).dispatch(
-                keep_blocks::variant(heads.num_heads / shape.num_kv_heads),
-                &params,
-                binds,
-                keep_blocks::grid(&params),
-            );
+        let keep = work("keep_blocks", Level::Baseline)
+            .costs(energies + 4.0 * lists.len() as f64, 0.0)
+            .dispatch(keep_blocks::variant(heads.num_heads / shape.num_kv_heads), &params, binds);
         [mean, energy, keep]
     }
 
@@ -108,8 +102,7 @@ impl Energies {
                     (&self.means).into(),
                     (&values).into(),
                 ];
-                let grid = block_means::grid(&heads.shape, &params);
-                mean.dispatch(block_means::variant(&heads.shape, BLOCK), &params, binds, grid)
+                mean.dispatch(block_means::variant(&heads.shape, BLOCK), &params, binds)
             }
         };
         let params = f.attend_means(&heads.shape, list_stride(rows), 0);
@@ -125,12 +118,8 @@ impl Energies {
             (&prompt.lse[1]).into(),
         ];
         let registers = gpu.profile().registers;
-        let grid = attend_means::grid(&params, BLOCK, f.query_blocks(), registers);
         let attend = work("attend_means").costs(moved + means, operations);
-        Ok([
-            mean,
-            attend.dispatch(attend_means::variant(&heads.shape, BLOCK, registers), &params, binds, grid),
-        ])
+        Ok([mean, attend.dispatch(attend_means::variant(&heads.shape, BLOCK, registers), &params, binds)])
     }
 }
 

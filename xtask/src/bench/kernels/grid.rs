@@ -389,10 +389,10 @@ mod tests {
             let name = variant.kernel.name;
             assert!(case.bytes > 0.0, "{name} states no bytes");
             assert_eq!(case.buffers.len(), variant.bindings.len(), "bindings of {name}");
-            assert!(
-                case.dispatches.iter().all(|(_, grid)| grid.iter().all(|n| (1..=65_535).contains(n))),
-                "{name}"
-            );
+            for params in &case.dispatches {
+                let grid = variant.grid_of(params);
+                assert!(grid.iter().all(|n| (1..=65_535).contains(n)), "{name}: {grid:?}");
+            }
             let given = case.buffers.iter().map(Vec::len).sum::<usize>();
             assert!(given < 1 << 25, "{name}: {given} words are made one by one");
         }

@@ -62,7 +62,7 @@ fn step(gpu: &Gpu, layers: &[[Buf<f32>; 4]], dim: u32, rows: u32) -> Result<Pass
     for layer in layers.iter().cycle().take(DISPATCHES) {
         let [b_out, b_lse, a_out, a_lse] = layer.each_ref().map(Buf::bind);
         let buffers = LseMergeBuffers { b_out, b_lse, a_out, a_lse };
-        pass.dispatch(&pipeline, &params, buffers, lse_merge::grid(&params, dim));
+        pass.dispatch(&pipeline, &params, buffers);
     }
     pass.read(&layers[0][2], 0..1);
     Ok(pass)

@@ -63,7 +63,6 @@ struct Dispatch {
     variant: Variant,
     params: Vec<u8>,
     bindings: Vec<Bound>,
-    grid: [u32; 3],
 }
 
 impl Work {
@@ -101,9 +100,9 @@ impl Work {
             };
             bindings.push(Bound::from(&buffer));
         }
-        let dispatch = |(params, grid)| {
+        let dispatch = |params| {
             let (variant, bindings) = (case.variant.clone(), bindings.clone());
-            Dispatch { variant, params, bindings, grid }
+            Dispatch { variant, params, bindings }
         };
         let work = Self::new(kernel, variant.level.name(), shape.into()).costs(case.bytes, case.operations);
         Ok(Self { dispatches: case.dispatches.into_iter().map(dispatch).collect(), ..work })
@@ -121,10 +120,9 @@ impl Work {
         variant: Variant,
         params: &P,
         bindings: impl IntoIterator<Item = Bound>,
-        grid: [u32; 3],
     ) -> Self {
         let params = bytemuck::bytes_of(params).into();
-        self.dispatches.push(Dispatch { variant, params, bindings: bindings.into_iter().collect(), grid });
+        self.dispatches.push(Dispatch { variant, params, bindings: bindings.into_iter().collect() });
         self
     }
 
@@ -208,7 +206,7 @@ impl Bench<'_> {
             work.dispatches.iter().map(|d| gpu.pipeline(&d.variant)).collect::<Result<_, _>>()?;
         self.seconds_of(|pass| {
             for (dispatch, pipeline) in work.dispatches.iter().zip(&pipelines) {
-                pass.dispatch_bytes(pipeline, &dispatch.params, &dispatch.bindings, dispatch.grid);
+                pass.dispatch_bytes(pipeline, &dispatch.params, &dispatch.bindings);
             }
         })
     }

@@ -7,9 +7,9 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::find_blocks::{self, Vote};
+use attn_kernels::kernel::softmax_block_sum;
 use attn_kernels::kernel::strided_qk::Scorer;
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{softmax_block_sum, stride_queries};
 
 use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
@@ -58,7 +58,7 @@ impl XAttention {
         let shape = &heads.shape;
         let blocks = 0..e.query_blocks();
         let (of_queries, strided) = (e.stride_queries(&blocks), e.strided_qk(shape, &blocks));
-        let Scorer { queries, scores, row_words, grid, .. } = self.scorer.clone();
+        let Scorer { queries, scores, row_words, .. } = self.scorer.clone();
         let level = scores.level;
         // A score of strides is a product of whole vectors of them, for every stride of queries and of keys.
         let operations = pairs(rows) * heads.pair_operations() / 2.0 / f64::from(STRIDE);
@@ -75,25 +75,19 @@ impl XAttention {
             queries,
             &of_queries,
             [(&prompt.q).into(), (&self.strides).into()],
-            stride_queries::grid(&of_queries, shape.head_dim, STRIDE),
         );
-        let score = work("strided_qk", level).costs(prompt.read(rows) + parts, operations).dispatch(
-            scores,
-            &strided,
-            scored,
-            grid(&strided, STRIDE),
-        );
+        let score = work("strided_qk", level)
+            .costs(prompt.read(rows) + parts, operations)
+            .dispatch(scores, &strided, scored);
         let sum = work("softmax_block_sum", Level::Baseline).costs(parts + sums, 0.0).dispatch(
             softmax_block_sum::best(gpu.profile(), STRIDE, BLOCK),
             &params,
             [(&self.parts).into(), (&self.sums).into()],
-            softmax_block_sum::grid(e.num_heads, blocks.end),
         );
         let find = work("find_blocks", Level::Baseline).costs(sums + 4.0 * lists.len() as f64, 0.0).dispatch(
             find_blocks::best(gpu.profile(), e.num_heads / shape.num_kv_heads),
             &found,
             [(&self.sums).into(), (&self.thresholds).into(), lists.into()],
-            find_blocks::grid(&found),
         );
         [turn, score, sum, find]
     }

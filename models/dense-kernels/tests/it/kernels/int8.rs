@@ -3,7 +3,6 @@
 use super::device::{cases, gpu};
 use super::properties::{assert_leaves, dispatched, params, written};
 use crate::usual;
-use attn_kernels::Variant;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::profile::Registers;
 use attn_kernels::self_test::{self, Case, Spec};
@@ -20,31 +19,24 @@ const MAX_LANES: u32 = 256;
 
 /// Fails unless all kernels make the same bits of a product, those of its reference, and of its last row alone.
 fn check(gpu: &Gpu, format: Format, epilogue: Epilogue, shape: [u32; 3], seed: u64) {
-    let [rows, cols, _] = shape;
+    let [rows, ..] = shape;
     let slices = matmul_int8::slices(epilogue, MAX_LANES);
     let few = |most, registers| {
         let tiling = CodeTiling::for_rows(most, epilogue, slices, registers);
-        let grid = move |rows| matmul_int8::grid(tiling, rows, cols);
-        (matmul_int8::variant(format, epilogue, tiling), grid)
+        matmul_int8::variant(format, epilogue, tiling)
     };
-    let tile = |registers| {
-        let tile = Tile::coded(registers);
-        (matmul_int8_tile::variant(format, epilogue, slices, tile), tile.grid(epilogue, rows, cols))
-    };
-    let many = tile(Registers::Many).0;
+    let tile = |registers| matmul_int8_tile::variant(format, epilogue, slices, Tile::coded(registers));
+    let many = tile(Registers::Many);
     let case = self_test::cases(&many, &Spec::random(seed).multiplying(shape)).remove(0);
     case.run(gpu).unwrap_or_else(|fault| panic!("{format:?}, {shape:?}, seed {seed}: {fault}"));
     let all = written(gpu, &case);
-    let given: MatmulInt8Params = params(&case);
-    let by = |variant: Variant, grid| Case { variant, ..dispatched(&case, [(given, grid)]) };
     let most = usual(2, &[2, MAX_ROWS, 1, 4]).iter().map(|most| few(*most, Registers::Many));
-    let by_rows = most.chain([few(MAX_ROWS, Registers::Few)]).map(|(variant, grid)| (variant, grid(rows)));
-    for (variant, grid) in by_rows.chain([tile(Registers::Few)]) {
-        assert_leaves(gpu, &by(variant, grid), &all);
+    for variant in most.chain([few(MAX_ROWS, Registers::Few), tile(Registers::Few)]) {
+        assert_leaves(gpu, &Case { variant, ..case.clone() }, &all);
     }
-    let (variant, grid) = few(1, Registers::Few);
+    let given: MatmulInt8Params = params(&case);
     let one = MatmulInt8Params { rows: 1, ..given };
-    let mut alone = Case { variant, ..dispatched(&case, [(one, grid(1))]) };
+    let mut alone = Case { variant: few(1, Registers::Few), ..dispatched(&case, [one]) };
     for (buffer, stride) in [(0, 8 * given.blocks), (1, 2 * given.blocks), (4, given.y_stride)] {
         alone.buffers[buffer].drain(..((rows - 1) * stride) as usize);
     }

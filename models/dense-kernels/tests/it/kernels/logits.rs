@@ -74,12 +74,11 @@ fn adjusted(
     let (rows, masks, edits) = lists;
     let (rows, masks) = (gpu.upload("rows", rows).unwrap(), gpu.upload("masks", masks).unwrap());
     let (edits, out) = (gpu.upload("edits", edits).unwrap(), gpu.upload("logits", logits).unwrap());
-    let vocab = u32::try_from(vocab).unwrap();
-    let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY };
+    let [count, vocab] = [rows.len(), vocab].map(|n| u32::try_from(n).unwrap());
+    let params = AdjustLogitsParams { rows: count, vocab, neg_inf: f32::NEG_INFINITY };
     let bindings = [(&rows).into(), (&masks).into(), (&edits).into(), (&out).into()];
     let mut pass = Pass::new("adjust");
-    let grid = adjust_logits::grid(&params, u32::try_from(rows.len()).unwrap());
-    dispatch(gpu, &mut pass, &adjust_logits::variant(), &params, &bindings, grid);
+    dispatch(gpu, &mut pass, &adjust_logits::variant(), &params, &bindings);
     let read = pass.read(&out, 0..out.len());
     gpu.submit(pass).unwrap().wait().unwrap().get(read)
 }
@@ -115,9 +114,9 @@ fn top(
     ];
     // In two dispatches, as portions of scored rows are.
     let last = u32::try_from(requests.len() - 1).unwrap();
-    for (first, n) in [(0, last), (last, 1)] {
-        let params = TopLogitsParams { vocab, parts: parts(vocab, each), stride, first };
-        dispatch(gpu, &mut pass, &top_logits::variant(each), &params, &bindings, top_logits::grid(n));
+    for (first, requests) in [(0, last), (last, 1)] {
+        let params = TopLogitsParams { vocab, parts: parts(vocab, each), stride, first, requests };
+        dispatch(gpu, &mut pass, &top_logits::variant(each), &params, &bindings);
     }
     let reads = (pass.read(&ids, 0..entries), pass.read(&log_probs, 0..entries));
     let done = gpu.submit(pass).unwrap().wait().unwrap();

@@ -98,7 +98,7 @@ proptest! {
         ];
         let mut pass = Pass::new("moe_route");
         let choice = if hashed { ExpertSource::Table } else { ExpertSource::Scores };
-        dispatch(gpu, &mut pass, &router(gpu, &moe, choice), &params, &bindings, moe_route::grid(&params));
+        dispatch(gpu, &mut pass, &router(gpu, &moe, choice), &params, &bindings);
         let (read_experts, read_weights) =
             (pass.read(&experts, 0..experts.len()), pass.read(&weights, 0..weights.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -121,7 +121,7 @@ proptest! {
         let order = gpu.upload("order", &vec![u32::MAX; pairs as usize]).unwrap();
         let mut pass = Pass::new("moe_sort");
         let bindings: [Bound; 3] = [(&input).into(), (&tiles).into(), (&order).into()];
-        dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings, [1, 1, 1]);
+        dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings);
         let read_tiles = pass.read(&tiles, 0..tiles.len());
         let read_order = pass.read(&order, 0..order.len());
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -179,10 +179,10 @@ proptest! {
         ];
         let params = MoeRouteParams { rows, scale: 1.0 };
         let route = router(gpu, &moe, ExpertSource::Scores);
-        dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(&params));
+        dispatch(gpu, &mut pass, &route, &params, &bindings);
         let bindings: [Bound; 3] = [(&chosen).into(), (&tiles).into(), (&order).into()];
         let params = MoeSortParams { pairs, tile, max_tiles };
-        dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings, [1, 1, 1]);
+        dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings);
         let reads = [&chosen, &order].map(|buffer| pass.read(buffer, 0..buffer.len()));
         let read_tiles = pass.read(&tiles, 0..tiles.len());
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -285,10 +285,8 @@ fn pairs_meet_their_experts_in_every_tiling() {
             };
             let bindings: [Bound; 6] =
                 [(&x_buf).into(), (&wq).into(), (&ws).into(), (&y).into(), (&tiles).into(), (&order).into()];
-            let [columns, ..] = matmul::grid(tiling, 1, several.cols);
             let mut pass = Pass::new("routed");
-            let params = several.params(0, top);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, [columns, max_tiles, 1]);
+            dispatch(gpu, &mut pass, &variant, &several.params(max_tiles, top), &bindings);
             let got = read(gpu, pass, &[&y]).remove(0);
             assert_close(&format!("{dtype}, {tiling:?}"), SUM, &got, &want);
             let first = first.get_or_insert_with(|| got.clone());
@@ -309,10 +307,9 @@ fn every_vector_of_a_row_has_its_matrix() {
         let y = gpu.upload("y", &vec![f32::NAN; want.len()]).unwrap();
         let tiling = Tiling::for_gpu(rows, 1, 2);
         let bindings: [Bound; 4] = [(&x_buf).into(), (&wq).into(), (&ws).into(), (&y).into()];
-        let [columns, row_tiles, _] = matmul::grid(tiling, rows, several.cols);
         let mut pass = Pass::new("each");
         let variant = matmul::several(Rows::Each, Format::F32, tiling, 2);
-        dispatch(gpu, &mut pass, &variant, &several.params(rows, 3), &bindings, [columns, row_tiles, 3]);
+        dispatch(gpu, &mut pass, &variant, &several.params(rows, 3), &bindings);
         assert_close(&format!("{rows} rows"), SUM, &read(gpu, pass, &[&y]).remove(0), &want);
     }
 }

@@ -27,10 +27,10 @@ fn draw_behind(gpu: &Gpu, each: u32, vocab: usize, logits: &[f32], specs: &[Spec
     let mut pass = Pass::new("sample");
     let scan = Scan::new(gpu, each, vocab, rows);
     scan.record(gpu, &mut pass, [vocab, rows], [(&logits).into(), (&specs).into()], true);
-    let params = SampleParams { vocab, parts: parts(vocab, each), neg_inf: f32::NEG_INFINITY };
+    let params = SampleParams { rows, vocab, parts: parts(vocab, each), neg_inf: f32::NEG_INFINITY };
     let [maxima, values, ids] = scan.binds();
     let bindings = [(&logits).into(), (&specs).into(), maxima, values, ids, (&out).into()];
-    dispatch(gpu, &mut pass, &sample::variant(each), &params, &bindings, sample::grid(rows));
+    dispatch(gpu, &mut pass, &sample::variant(each), &params, &bindings);
     let read = pass.read(&out, 0..out.len());
     gpu.submit(pass).unwrap().wait().unwrap().get(read)
 }

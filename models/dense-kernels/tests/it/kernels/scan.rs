@@ -39,11 +39,11 @@ impl Scan {
         draws: bool,
     ) {
         let parts = parts(vocab, self.each);
-        let params = ScanLogitsParams { vocab, parts, draws: u32::from(draws), neg_inf: f32::NEG_INFINITY };
+        let draws = u32::from(draws);
+        let params = ScanLogitsParams { rows, vocab, parts, draws, neg_inf: f32::NEG_INFINITY };
         let [maxima, values, ids] = self.binds();
         let bindings = [logits, specs, maxima, values, ids];
-        let variant = scan_logits::variant(self.each);
-        dispatch(gpu, pass, &variant, &params, &bindings, scan_logits::grid(&params, rows));
+        dispatch(gpu, pass, &scan_logits::variant(self.each), &params, &bindings);
     }
 
     /// Maxima, values and ids.

@@ -1,6 +1,6 @@
 // Shared by matmuls over activations in f32 or f16: parameters and bindings.
 struct MatmulParams {
-    rows: u32,
+    rows: u32, // of x; of routed rows, tiles
     cols: u32, // of one part
     blocks: u32,
     x_stride: u32, // in vec4

@@ -99,12 +99,16 @@ impl CompressedAttention {
         let states = ctx.kv.buffer(layer, part);
         let written =
             StateWriteBuffers { x: buffers.states.bind(), slots: lists.slots.bind(), states: states.bind() };
-        ctx.pass.dispatch(&buffers.write, &params, written, state_write::grid(&params));
+        ctx.pass.dispatch(&buffers.write, &params, written);
         let entries = u32_of(lists.entries.len());
         if entries > 0 {
-            let eps = ctx.config.rms_norm_eps;
-            let params =
-                V4CompressParams { ratio: compressor.ratio, state_block: block_size, page: block_words, eps };
+            let params = V4CompressParams {
+                ratio: compressor.ratio,
+                state_block: block_size,
+                page: block_words,
+                eps: ctx.config.rms_norm_eps,
+                entries,
+            };
             let compressed = V4CompressBuffers {
                 states: states.bind(),
                 ape: weights.bias.bind(),
@@ -115,7 +119,7 @@ impl CompressedAttention {
                 out: buffers.entries.bind(),
             };
             let pipeline = &buffers.compress[kind][usize::from(part == CachePart::IndexStates)];
-            ctx.pass.dispatch(pipeline, &params, compressed, v4_compress::grid(entries));
+            ctx.pass.dispatch(pipeline, &params, compressed);
         }
         Ok(entries)
     }

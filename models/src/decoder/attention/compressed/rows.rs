@@ -4,7 +4,7 @@ use attn_kernels::gpu::Bind;
 use attn_kernels::gpu::Buf;
 use attn_kernels::kernel::mla_decode::MlaDecodeBuffers;
 use attn_kernels::kernel::mla_decode::MlaDecodeParams;
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::kernel::paged_reduce::{PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::DecodeRow;
 
 use super::CompressedAttention;
@@ -41,6 +41,7 @@ impl SlotRows<'_> {
             scale: ctx.config.scale,
             list_stride: step.window_stride,
             first_row: u32_of(portion.rows.start),
+            rows: u32_of(portion.rows.len()),
             compressed_stride: self.caches.map_or(0, |caches| step.kinds[caches.kind].stride),
             ..MlaDecodeParams::default()
         }
@@ -72,8 +73,7 @@ impl RowKernel for SlotRows<'_> {
             compressed_slots: Some(entry_slots.bind()),
         };
         let params = self.params(ctx, portion);
-        let grid = state.kernel.grid(&params, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&state.attend, &params, buffers, grid);
+        ctx.pass.dispatch(&state.attend, &params, buffers);
     }
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
@@ -88,7 +88,6 @@ impl RowKernel for SlotRows<'_> {
             selected: None,
             sinks: state.layers[self.layer].sinks.as_ref().map(Buf::bind),
         };
-        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&state.reduce, &params, buffers, grid);
+        ctx.pass.dispatch(&state.reduce, &params, buffers);
     }
 }

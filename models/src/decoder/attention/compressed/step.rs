@@ -142,15 +142,14 @@ impl Spans {
     }
 
     fn record(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>, block_size: u32) {
-        let grid = prefix_slots::grid(bytemuck::cast_slice(&self.list));
-        if grid[0] > 0 {
-            let params = PrefixSlotsParams { block_size };
+        let params = PrefixSlotsParams::new(block_size, bytemuck::cast_slice(&self.list));
+        if params.max_tokens > 0 {
             let buffers = PrefixSlotsBuffers {
                 spans: self.list.bind(),
                 tables: ctx.batch.tables.bind(),
                 slots: self.slots.bind(),
             };
-            ctx.pass.dispatch(pipeline, &params, buffers, grid);
+            ctx.pass.dispatch(pipeline, &params, buffers);
         }
     }
 }

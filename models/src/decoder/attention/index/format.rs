@@ -49,13 +49,13 @@ impl IndexFormat {
             Self::Plain { shape, write } => {
                 let params = IndexWriteParams { rows, row_stride: shape.head_dim, first: 0 };
                 let buffers = IndexWriteBuffers { x: x.bind(), slots: slots.bind(), keys: keys.bind() };
-                ctx.pass.dispatch(write, &params, buffers, index_write::grid(&params, shape));
+                ctx.pass.dispatch(write, &params, buffers);
             }
             Self::Fp8 { head_dim, write, .. } => {
                 let (row_stride, root) = (*head_dim, root(*head_dim));
                 let params = IndexWriteFp8Params { rows, row_stride, first: 0, root };
                 let buffers = IndexWriteFp8Buffers { x: x.bind(), slots: slots.bind(), keys: keys.bind() };
-                ctx.pass.dispatch(write, &params, buffers, index_write_fp8::grid(&params));
+                ctx.pass.dispatch(write, &params, buffers);
             }
         }
     }
@@ -65,7 +65,7 @@ impl IndexFormat {
         if let Self::Fp8 { head_dim, query, .. } = self {
             let params = IndexQueryFp8Params { vectors, root: root(*head_dim) };
             let buffers = IndexQueryFp8Buffers { q: q.bind(), gates: gates.bind() };
-            ctx.pass.dispatch(query, &params, buffers, index_query_fp8::grid(&params));
+            ctx.pass.dispatch(query, &params, buffers);
         }
     }
 }

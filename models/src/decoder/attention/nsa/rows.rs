@@ -65,6 +65,7 @@ impl BranchRows<'_> {
             reduced: u32::from(self.split.max_partitions > 1),
             list_stride: self.lists.map_or(0, |(_, stride)| stride),
             first_row: u32_of(portion.rows.start),
+            rows: u32_of(portion.rows.len()),
             ..PagedDecodeParams::default()
         }
     }
@@ -85,9 +86,7 @@ impl RowKernel for BranchRows<'_> {
             selected: self.lists(),
             slopes: None,
         };
-        let (rows, lanes) = (u32_of(portion.rows.len()), self.split.lanes);
-        let grid = paged_decode::grid(&params, ctx.kv.shape(), lanes, rows);
-        ctx.pass.dispatch(&self.kernels.decode, &params, buffers, grid);
+        ctx.pass.dispatch(&self.kernels.decode, &params, buffers);
     }
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
@@ -104,7 +103,6 @@ impl RowKernel for BranchRows<'_> {
             selected: self.lists(),
             sinks: None,
         };
-        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers, grid);
+        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers);
     }
 }

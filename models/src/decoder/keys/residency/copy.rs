@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Pass};
-use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::kernel::fetch_pages::{FetchPagesBuffers, FetchPagesParams};
 use attn_kernels::rows::{KvWord, WrittenBlock};
 
 use super::{FetchReason, PageContext, Residency};
@@ -63,6 +63,6 @@ impl Residency {
             k: k.bind(),
             v: v.bind(),
         };
-        pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
+        pass.dispatch(&self.copy, &params, buffers);
     }
 }

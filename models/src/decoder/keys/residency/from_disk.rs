@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers};
+use attn_kernels::kernel::fetch_pages::FetchPagesBuffers;
 use attn_kernels::kernel::residency::HEADER;
 use rustc_hash::FxHashMap;
 use sparse_select::Policy;
@@ -181,7 +181,7 @@ impl Residency {
             k: k.bind(),
             v: v.bind(),
         };
-        context.pass.dispatch(&self.copy, &self.copied, buffers, fetch_pages::grid(&self.copied));
+        context.pass.dispatch(&self.copy, &self.copied, buffers);
     }
 }
 

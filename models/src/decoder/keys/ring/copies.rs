@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Pipeline};
-use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
+use attn_kernels::kernel::swap_blocks::{Link, SwapBlocksBuffers, SwapBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
 
 use super::super::lists::is_run;
@@ -77,7 +77,7 @@ impl BlockTransport {
                         source: source.bind(),
                         pool: target.bind(),
                     };
-                    context.pass.dispatch(kernel, &params, buffers, swap_blocks::grid(&params));
+                    context.pass.dispatch(kernel, &params, buffers);
                 }
                 Self::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);

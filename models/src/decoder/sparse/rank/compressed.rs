@@ -69,7 +69,8 @@ impl CompressedScorer {
         let scale = 1.0 / (config.head_dim as f32).sqrt();
         let q_stride = num_heads * config.head_dim;
         self.params = (
-            NsaProbsParams { num_heads, num_kv_heads, q_stride, prob_stride, scale },
+            // Each dispatch sets its rows.
+            NsaProbsParams { num_heads, num_kv_heads, q_stride, prob_stride, scale, rows: 0 },
             NsaBlockScoreParams {
                 num_heads,
                 num_kv_heads,
@@ -79,6 +80,7 @@ impl CompressedScorer {
                 init_blocks: self.by.init_blocks,
                 local_blocks: self.by.local_blocks,
                 infinity: f32::INFINITY,
+                rows: 0,
             },
         );
         Ok(())
@@ -92,7 +94,9 @@ impl CompressedScorer {
 
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools.pools[context.layer] else { return };
-        let (attend, score) = &self.params;
+        let (attend, score) = self.params;
+        let attend = NsaProbsParams { rows: context.count, ..attend };
+        let score = NsaBlockScoreParams { rows: context.count, ..score };
         let (rows, probs) = (context.rows.bind(), self.probs.bind());
         let buffers = NsaProbsBuffers {
             q: context.q.bind(),
@@ -101,8 +105,8 @@ impl CompressedScorer {
             rows: rows.clone(),
             probs: probs.clone(),
         };
-        pass.dispatch(&self.attend, attend, buffers, nsa_probs::grid(attend, context.count));
+        pass.dispatch(&self.attend, &attend, buffers);
         let buffers = NsaBlockScoreBuffers { probs, rows, scores: scores.bind() };
-        pass.dispatch(&self.score, score, buffers, nsa_block_score::grid(score, context.count));
+        pass.dispatch(&self.score, &score, buffers);
     }
 }

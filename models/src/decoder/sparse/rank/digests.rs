@@ -83,7 +83,7 @@ impl DigestPools {
                 BlockDigestParams { first_block: held.start, num_blocks: held.end - held.start, ..whole };
             let buffers =
                 BlockDigestBuffers { touched: blocks.bind(), k_cache: k.bind(), digests: pool.bind() };
-            pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&params, &self.shape));
+            pass.dispatch(&self.pipeline, &params, buffers);
         }
     }
 }
@@ -92,7 +92,6 @@ impl DigestPools {
 #[derive(Debug)]
 pub(super) struct DigestScorer {
     by: ByDigests,
-    digest: Digest,
     pub(super) pools: DigestPools,
     score: Arc<Pipeline>,
     /// Parameters of the step, the same in all its layers.
@@ -130,7 +129,6 @@ impl DigestScorer {
         };
         Ok(Self {
             by,
-            digest,
             pools: DigestPools::new(load, digest, selects)?,
             score: gpu.pipeline(&gpu.block_score(block_score::variant(
                 kv.shape(),
@@ -194,7 +192,7 @@ impl DigestScorer {
         };
         let bounding = self.bounding.as_ref().filter(|_| self.bounds);
         let score = bounding.map_or(&self.score, |bounding| &bounding.score);
-        let grid = block_score::grid(self.digest, &self.params, context.count);
-        pass.dispatch(score, &self.params, buffers, grid);
+        let params = BlockScoreParams { rows: context.count, ..self.params };
+        pass.dispatch(score, &params, buffers);
     }
 }

@@ -30,7 +30,6 @@ pub(super) struct HashScorer {
     shape: KvShape,
     num_blocks: u32,
     num_heads: u32,
-    select_block: u32,
     /// Number of channels of each part, and the matrix of the part, `[channels, bits]`.
     parts: Vec<(u32, Buf<f32>)>,
     keys: Arc<Pipeline>,
@@ -98,7 +97,6 @@ impl HashScorer {
             by,
             shape,
             num_blocks,
-            select_block,
             parts,
         })
     }
@@ -145,6 +143,8 @@ impl HashScorer {
             must_select,
             num_must: u32_of(self.by.must_select.len()),
             infinity: f32::INFINITY,
+            // Each dispatch sets its own.
+            rows: 0,
         };
         Ok(())
     }
@@ -184,8 +184,8 @@ impl HashScorer {
             rows: context.rows.bind(),
             scores: scores.bind(),
         };
-        let grid = hamming_score::grid(&self.params, self.select_block, context.count);
-        pass.dispatch(&self.score, &self.params, buffers, grid);
+        let params = HammingScoreParams { rows: context.count, ..self.params };
+        pass.dispatch(&self.score, &params, buffers);
     }
 
     /// Records the hashes of vectors, part by part.
@@ -198,7 +198,7 @@ impl HashScorer {
             let params = self.hash(part, of.count, held);
             let (entries, weights, codes) = (of.entries.clone(), weights.bind(), codes.bind());
             let buffers = HashCodesBuffers { entries, k_cache, q, weights, codes };
-            pass.dispatch(pipeline, &params, buffers, hash_codes::grid(&params));
+            pass.dispatch(pipeline, &params, buffers);
         }
     }
 
