@@ -39,7 +39,8 @@ macro_rules! params {
 }
 
 /// Declares the storage bindings 1, 2, ... of a kernel: a struct of typed buffers, and its constant `BINDINGS`. `=
-/// None` marks bindings that only some variants have.
+/// None` marks bindings that only some variants have. `index` in place of `write` marks results that later kernels
+/// use as indices, though the kernel computes them from numbers of any value: tests give it the worst.
 ///
 /// ```
 /// # attn_kernels::params! { /// Parameters.
@@ -137,10 +138,18 @@ macro_rules! bindings {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! binding {
-    (read $bind:ident $($none:ident)?) => { $crate::binding!(Read, $bind, false $($none)?) };
-    (write $bind:ident $($none:ident)?) => { $crate::binding!(Write, $bind, false $($none)?) };
-    ($access:ident, $bind:ident, false None) => { $crate::binding!($access, $bind, true) };
-    ($access:ident, $bind:ident, $optional:literal) => {
-        $crate::Binding { name: stringify!($bind), access: $crate::Access::$access, optional: $optional }
+    (read $bind:ident $($none:ident)?) => { $crate::binding!(Read, $bind, false, false $($none)?) };
+    (write $bind:ident $($none:ident)?) => { $crate::binding!(Write, $bind, false, false $($none)?) };
+    (index $bind:ident $($none:ident)?) => { $crate::binding!(Write, $bind, true, false $($none)?) };
+    ($access:ident, $bind:ident, $indices:literal, false None) => {
+        $crate::binding!($access, $bind, $indices, true)
+    };
+    ($access:ident, $bind:ident, $indices:literal, $optional:literal) => {
+        $crate::Binding {
+            name: stringify!($bind),
+            access: $crate::Access::$access,
+            optional: $optional,
+            indices: $indices,
+        }
     };
 }

@@ -59,4 +59,6 @@ pub struct Binding {
     pub access: Access,
     /// Whether only some variants have the binding.
     pub optional: bool,
+    /// Whether the kernel computes, from numbers of any value, what later kernels use as indices.
+    pub indices: bool,
 }

@@ -49,7 +49,7 @@ bindings! {
         /// Share of the mass that each head must reach, `[num_heads]`.
         read thresholds: f32,
         /// Lists `[query_blocks, num_kv_heads]` of out_stride u32 from list first_list on: count, ascending blocks.
-        write out: u32,
+        index out: u32,
     }
 }
 

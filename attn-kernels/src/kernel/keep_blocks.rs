@@ -44,7 +44,7 @@ bindings! {
         /// Energies, `[num_heads, query_blocks, energy_stride]` of `block_energy`.
         read energies: f32,
         /// Lists `[query_blocks, num_kv_heads]` of out_stride u32 from list first_list on: count, ascending blocks.
-        write out: u32,
+        index out: u32,
     }
 }
 

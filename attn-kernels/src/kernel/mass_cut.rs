@@ -58,7 +58,7 @@ bindings! {
         /// kept, and of the known blocks.
         write cuts: [u32; 4],
         /// Lists, `[n, num_kv_heads]` of `list_stride` words: count, then ascending blocks.
-        write lists: u32,
+        index lists: u32,
     }
 }
 

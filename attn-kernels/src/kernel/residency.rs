@@ -52,15 +52,15 @@ bindings! {
         /// Block tables of all rows.
         read tables: PhysicalBlock,
         /// Places, `[num_blocks, num_kv_heads]`: slot + 2 for a page on the device, 0 otherwise.
-        write places: u32,
+        index places: u32,
         /// Slots, `[num_slots + 1, num_kv_heads]`: block + 1, or 0 for an empty slot, and the number of the call that
         /// last used the slot. The last row has 0 and the number of calls so far.
-        write slots: [u32; 2],
+        index slots: [u32; 2],
         /// Fetches, `[num_kv_heads]` of `4 + 2 * num_slots` u32: number of pages to fetch; numbers of hits, misses
         /// and drops since the start; then (block, slot) of each page to fetch.
-        write fetches: u32,
+        index fetches: u32,
         /// Slots of the pages of the lists, `[entries of tables, num_kv_heads]`, which attention reads as block tables.
-        write pages: PhysicalBlock,
+        index pages: PhysicalBlock,
     }
 }
 

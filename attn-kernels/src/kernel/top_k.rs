@@ -63,7 +63,7 @@ bindings! {
         /// Page table, which only the paged transform reads.
         read table: PhysicalBlock,
         /// Lists or positions of `out_stride` words, as [`Output`] says.
-        write out: u32,
+        index out: u32,
     }
 }
 

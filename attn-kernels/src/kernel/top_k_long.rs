@@ -50,7 +50,7 @@ bindings! {
         /// Scratch `[n, 16 * max_chosen]`: positions, ascending.
         write kept: u32,
         /// Lists or positions, as in `top_k`.
-        write out: u32,
+        index out: u32,
     }
 }
 

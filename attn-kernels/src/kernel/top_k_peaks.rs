@@ -39,7 +39,7 @@ bindings! {
         /// Rows, `[n]`.
         read rows: TopRow,
         /// Sort keys of the peaks, `[n, max_groups]`, of rows that have more scores than are selected.
-        write peaks: u32,
+        index peaks: u32,
     }
 }
 

@@ -44,7 +44,7 @@ bindings! {
         /// Output: `copies` equal lists of `out_stride` u32 from list `first_list` on. A list has the blocks that at
         /// least `votes` voters list, the first and the last block of the history, and the chunk's own blocks from
         /// `blocks` to `end`.
-        write out: u32,
+        index out: u32,
     }
 }
 

@@ -6,22 +6,15 @@ use std::collections::BTreeSet;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Case, Fault, Spec, Values, cases, gaps, skipped};
-use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants};
+use attn_kernels::{Kernel, Level, NamedVariant, TextLength, Variant, catalog, variants};
 
 use crate::reference::device::{self, assert_passes, is_long, uncompared};
 use crate::reference::layer::small_variants;
 
-/// Kernels that make, of floats or of lists, what later kernels use as indices.
-const INDICES: [&str; 8] = [
-    "find_blocks",
-    "keep_blocks",
-    "mass_cut",
-    "residency",
-    "top_k",
-    "top_k_long",
-    "top_k_peaks",
-    "vote_blocks",
-];
+/// Whether later kernels use what a kernel computes as indices.
+fn makes_indices(kernel: &Kernel) -> bool {
+    kernel.bindings.iter().any(|binding| binding.indices)
+}
 
 /// A device without bounds checks.
 fn unchecked() -> Option<Gpu> {
@@ -111,13 +104,18 @@ fn every_passes_on(gpu: &Gpu, asked: impl FnMut(&NamedVariant) -> bool) {
 #[test]
 fn indices_stay_inside_their_buffers_whatever_the_scores() {
     let Some(gpu) = unchecked() else { return };
-    for kernel in INDICES {
+    for kernel in catalog().into_iter().filter(|kernel| makes_indices(kernel)) {
         let mut run = BTreeSet::new();
-        let named = small_variants().into_iter().filter(|named| named.variant.kernel.name == kernel);
+        let named = small_variants().into_iter().filter(|named| named.variant.kernel.name == kernel.name);
         let named = named.filter(|named| named.level() <= gpu.level());
         for named in named.filter(|named| run.insert((named.level(), named.variant.software)) || is_long()) {
             let cases = cases(&named.variant, &Spec::default());
-            assert!(cases.iter().any(|case| case.what == "any bits"), "{}: no hostile cases", named.name);
+            let hostile = || cases.iter().filter(|case| case.what == "any bits").flat_map(|case| &case.wants);
+            for (index, binding) in (0..).zip(&named.variant.bindings).filter(|(_, binding)| binding.indices)
+            {
+                let compared = hostile().any(|(of, _)| *of == index);
+                assert!(compared, "{}: no hostile case looks at {}", named.name, binding.name);
+            }
             let given = |case: &&Case| is_long() || case.what == "any bits";
             for case in cases.iter().filter(given).filter(|case| skipped(&gpu, &named, case).is_none()) {
                 case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));

@@ -339,7 +339,7 @@ const COUNTED: [&str; 18] = [
 fn uncounted(text: &str) -> Vec<&str> {
     const NUMBERS: [&str; 4] = ["u16,", "u32,", "u64,", "usize,"];
     // Bindings of a kernel, which are buffers of numbers.
-    const BUFFERS: [&str; 2] = ["read ", "write "];
+    const BUFFERS: [&str; 3] = ["read ", "write ", "index "];
     let lines: Vec<_> = text.lines().map(str::trim).collect();
     let is_buffer =
         |line: &str| line.starts_with("//") || BUFFERS.iter().any(|access| line.starts_with(access));

@@ -81,7 +81,7 @@ bindings! {
         /// Experts of each token, `[tokens, top]`, if a table chooses.
         read table: u32,
         /// Chosen experts, `[rows, top]`.
-        write experts: u32,
+        index experts: u32,
         /// Weights of the experts, `[rows, top]`.
         write weights: f32,
         /// Addends of logits, `[experts]`, if the router has biases.

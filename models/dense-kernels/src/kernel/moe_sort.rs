@@ -32,9 +32,9 @@ bindings! {
         /// Expert of each pair, `[pairs]`.
         read experts: u32,
         /// Tiles, `[max_tiles]`: expert, first and end position in `order`, 0.
-        write tiles: [u32; 4],
+        index tiles: [u32; 4],
         /// Pairs by expert, `[pairs]`.
-        write order: u32,
+        index order: u32,
     }
 }
 

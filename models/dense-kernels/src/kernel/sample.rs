@@ -45,7 +45,7 @@ bindings! {
         /// Ids of the candidates, as `scan_logits` wrote them.
         read ids: [u32; 2],
         /// Drawn tokens, or [`NOT_FINITE`], `[rows]`.
-        write out: u32,
+        index out: u32,
     }
 }
 

@@ -54,7 +54,7 @@ bindings! {
         /// Largest logit, score of the candidate, mass and 0 of each part, `[rows, parts]`.
         write values: [f32; 4],
         /// Ids of the largest logit and of the candidate, `[rows, parts]`.
-        write ids: [u32; 2],
+        index ids: [u32; 2],
     }
 }
 

@@ -49,7 +49,7 @@ bindings! {
         /// Largest logits and masses, as `scan_logits` wrote them.
         read values: [f32; 4],
         /// The target, then the likeliest tokens, `[requests, stride]`.
-        write ids: u32,
+        index ids: u32,
         /// Log-probabilities of the tokens, `[requests, stride]`.
         write log_probs: f32,
     }
