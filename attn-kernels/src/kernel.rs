@@ -67,42 +67,9 @@ pub mod vote_blocks;
 pub mod xattn;
 
 pub use error::LaunchError;
+pub use kv_shape::{CacheSlot, KvLayout, KvShape};
 pub(crate) use kv_shape::{KEYS, KV, Stored, VALUES};
-pub use kv_shape::{KvLayout, KvShape};
 pub use kvblock::KvDtype;
-
-use crate::slot::{OneOf, Slot};
-use crate::source::SlotContent;
-
-/// Slots of kernels that read or write a paged cache.
-const CACHES: [OneOf<Stored>; 7] = [
-    KV,
-    KEYS,
-    VALUES,
-    cache_write::WRITE,
-    gather_cache::FLASH,
-    paged_decode_coop::STAGED,
-    paged_prefill_coop::STAGED,
-];
-
-/// Layout and type of the paged cache that a variant reads or writes; `None` if the variant is not made for one.
-#[cfg(feature = "self-test")]
-pub(crate) fn stored(variant: &crate::Variant) -> Option<Stored> {
-    CACHES.into_iter().find_map(|slot| variant.get(slot))
-}
-
-/// Type of the cache that a module reads or writes; `None` if the module is not specific to one type.
-pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
-    let stored = CACHES.into_iter().find_map(|slot| slot.value(module)).map(|(_, dtype)| dtype);
-    let latents = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
-    let latents = || latents.into_iter().find_map(|slot| slot.value(module)).map(mla_decode::Element::dtype);
-    let published = || index_logits::PUBLISHED.value(module).is_some();
-    let by_matrices = || index_logits_coop::PUBLISHED.value(module);
-    stored
-        .or_else(latents)
-        .or_else(|| published().then_some(KvDtype::Fp8))
-        .or_else(|| by_matrices().map(|published| if published { KvDtype::Fp8 } else { KvDtype::F16 }))
-}
 
 /// Returns a grid of `workgroups` in one dimension, or in two if one dimension of a dispatch cannot hold so many.
 /// Kernels unfold the grid with the shared module `flat` or by row.

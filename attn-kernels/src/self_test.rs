@@ -43,7 +43,7 @@ pub use floats::{Element, FloatLayout, Format, Stored};
 pub use spec::{Size, Spec};
 
 use crate::gpu::Gpu;
-use crate::kernel::{self, KvDtype, KvLayout, KvShape};
+use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::slot::{self, Slot};
 use crate::{Kernel, Level, NamedVariant, Variant};
 
@@ -122,7 +122,7 @@ pub fn filled<S: Slot>(variant: &Variant, slot: S) -> S::Value {
 /// A cache of `num_kv_heads` KV heads in the shape that the slots of a variant state: f16 if they state no type.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
-    let (layout, dtype) = stored(variant);
+    let (layout, dtype) = cache_of(variant);
     KvShape {
         num_kv_heads,
         head_dim: filled(variant, slot::HEAD_DIM),
@@ -138,8 +138,8 @@ fn token_bytes(shape: &KvShape) -> f64 {
 }
 
 /// Layout and type of the cache that a variant reads or writes.
-fn stored(variant: &Variant) -> (KvLayout, KvDtype) {
-    kernel::stored(variant).unwrap_or((KvLayout::Native, KvDtype::F16))
+fn cache_of(variant: &Variant) -> (KvLayout, KvDtype) {
+    variant.cache.unwrap_or((KvLayout::Native, KvDtype::F16))
 }
 
 /// Counts items, as u32.

@@ -1,10 +1,12 @@
 //! A kernel with its declaration, and one specialisation of it.
 
+use crate::kernel::{CacheSlot, KvLayout, KvShape, Stored};
 use crate::profile::{Matrices, Registers};
 use crate::sizes::Sizes;
 use crate::slot::{Number, OneOf, Slot, WG};
 use crate::source::{ComposeError, Modules, SlotContent, compose};
 use crate::{Access, Binding, Level, Params, ParamsLayout};
+use kvblock::KvDtype;
 use std::ops::RangeInclusive;
 
 /// Number of lanes that broadcast a load to each other.
@@ -157,6 +159,10 @@ pub struct Variant {
     pub registers: Option<Registers>,
     /// Whether the variant pays on software drivers only.
     pub software: bool,
+    /// Layout and element type of the paged cache that the variant reads or writes; `None` if it is not made for one.
+    pub cache: Option<(KvLayout, KvDtype)>,
+    /// Names that users know contents of import slots by, such as `KV in fp8`, with the slots.
+    pub labels: Vec<(&'static str, String)>,
 }
 
 impl Variant {
@@ -173,6 +179,8 @@ impl Variant {
             subgroups: ANY,
             registers: None,
             software: false,
+            cache: None,
+            labels: Vec::new(),
         }
     }
 
@@ -189,6 +197,37 @@ impl Variant {
             choice.unwrap_or_else(|| panic!("kernel {kernel}: slot {name} has nothing for {value:?}"));
         self.choices.push((name, choice));
         self
+    }
+
+    /// Fills an import slot as [`set`](Self::set) does, and gives its content the name that users know it by.
+    ///
+    /// # Panics
+    /// As `set`.
+    #[must_use]
+    pub fn labelled<S: Slot>(mut self, slot: S, value: S::Value, label: String) -> Self {
+        self.labels.push((slot.name(), label));
+        self.set(slot, value)
+    }
+
+    /// Fills the import slot of the module that reads or writes a paged cache of this shape.
+    ///
+    /// # Panics
+    /// As [`set`](Self::set).
+    #[must_use]
+    pub fn over_cache(self, slot: CacheSlot, shape: &KvShape) -> Self {
+        self.over_stored(slot.0, shape.stored(), shape.stored())
+    }
+
+    /// Fills import slot `slot` with the module for a cache of this layout and type.
+    pub(crate) fn over_stored<S: Slot>(self, slot: S, value: S::Value, cache: Stored) -> Self {
+        let variant = self.labelled(slot, value, format!("KV in {}", cache.1.name()));
+        Self { cache: Some(cache), ..variant }
+    }
+
+    /// Returns the name that users know the content of the import slot `slot` by, if it has one.
+    #[must_use]
+    pub fn label(&self, slot: &str) -> Option<&str> {
+        self.labels.iter().find(|(of, _)| *of == slot).map(|(_, label)| &**label)
     }
 
     /// Returns the value that fills import slot `slot`; `None` if the slot has its default, or a content that stands
@@ -359,7 +398,7 @@ fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     }
 }
 
-/// Compares variants without their registers and kind of driver, which follow from the choices.
+/// Compares variants without registers, kind of driver, cache and labels, which follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

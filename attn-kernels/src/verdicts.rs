@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use crate::kernel::{self, KvDtype};
+use crate::kernel::KvDtype;
 use crate::source::SlotContent;
 use crate::{Kernel, KernelRole, Level, NamedVariant, Variant};
 
@@ -81,7 +81,7 @@ impl Verdicts {
         let concerns = |verdict: &&Verdict| {
             !verdict.right
                 && verdict.is_of(kernel, level)
-                && cached(&verdict.named.variant).is_none_or(|of| of == dtype || !of.is_code())
+                && verdict.named.variant.cache.is_none_or(|(_, of)| of == dtype || !of.is_code())
         };
         self.all().iter().find(concerns).inspect(|verdict| verdict.pass_over()).is_none()
     }
@@ -155,27 +155,17 @@ fn modules(variant: &Variant) -> Vec<Module> {
     modules
 }
 
-/// Element type of the cache that a variant reads or writes; `None` if its kernel has no module for the type.
-fn cached(variant: &Variant) -> Option<KvDtype> {
-    modules(variant).into_iter().find_map(cached_by)
-}
-
-fn cached_by((_, module): Module) -> Option<KvDtype> {
-    kernel::cached_by(SlotContent::Module(module))
-}
-
 /// Returns the mode or kernel that cannot run without a variant, if `module` is the cause.
 fn mode(variant: &Variant, module: Option<Module>) -> String {
     let kernel = variant.kernel.name;
-    if let Some(dtype) = module.and_then(cached_by) {
-        return format!("KV in {}", dtype.name());
+    if let Some(label) = module.and_then(|(slot, _)| variant.label(slot)) {
+        return label.into();
     }
     match module {
-        Some(("weights", module)) => format!("weights in {}", module.trim_start_matches("weights_")),
         _ if variant.kernel.role == KernelRole::Selection => format!("selection by {kernel}"),
         Some((slot, module)) => format!("{kernel} with {slot} {module}"),
-        None => match cached(variant) {
-            Some(dtype) => format!("{kernel} over KV in {}", dtype.name()),
+        None => match variant.cache {
+            Some((_, dtype)) => format!("{kernel} over KV in {}", dtype.name()),
             None => kernel.into(),
         },
     }

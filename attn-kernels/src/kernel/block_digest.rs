@@ -1,7 +1,7 @@
 //! Digests of the keys of blocks, updated after writes. Block scores are computed from them.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, Stored};
+use super::{CacheSlot, KvDtype, KvShape, LaunchError};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::{BlockTokens, KvWord};
@@ -149,7 +149,7 @@ pub fn of_values(shape: &KvShape) -> Variant {
     of(shape, Digest::Mean, super::VALUES)
 }
 
-fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
+fn of(shape: &KvShape, digest: Digest, read: CacheSlot) -> Variant {
     shape.check();
     let halves = match digest {
         Digest::MinMax if shape.dtype == KvDtype::Int8 => Rounding::Outward,
@@ -159,7 +159,7 @@ fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
     let variant = Variant::new(&KERNEL)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
-        .set(read, shape.stored())
+        .over_cache(read, shape)
         .set(DIGEST, digest)
         .set(WRITE, dtype(shape.dtype));
     if dtype(shape.dtype) == KvDtype::F32 { variant } else { variant.set(HALVES, halves) }

@@ -77,5 +77,5 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::PAGES, shape.pages_of(select_block))
         .set(slot::HEADS, heads_together(num_heads / shape.num_kv_heads, 4))
-        .set(super::KEYS, shape.stored())
+        .over_cache(super::KEYS, shape)
 }

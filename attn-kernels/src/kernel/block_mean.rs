@@ -54,5 +54,5 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::PAGES, shape.pages_of(block))
-        .set(super::KEYS, shape.stored())
+        .over_cache(super::KEYS, shape)
 }

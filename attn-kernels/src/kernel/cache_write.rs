@@ -1,10 +1,9 @@
 //! Writes keys and values of a step into the paged cache.
 
-use super::{KvDtype, KvLayout, KvShape};
-use crate::Variant;
+use super::{CacheSlot, KvDtype, KvLayout, KvShape};
 use crate::declare::{Listed, Sizes};
 use crate::rows::KvWord;
-use crate::slot::{self, OneOf};
+use crate::{Variant, slot};
 
 kernel! {
     /// The kernel; [`CacheWriteBuffers`] lists its bindings.
@@ -60,7 +59,7 @@ bindings! {
 const WG: u32 = 64;
 
 /// Module that writes keys and values.
-pub const WRITE: OneOf<(KvLayout, KvDtype)> = OneOf::new(
+pub const WRITE: CacheSlot = CacheSlot::new(
     "kv",
     &[
         ((KvLayout::Native, KvDtype::F16), "kv_write_f16"),
@@ -82,7 +81,7 @@ pub const WRITE: OneOf<(KvLayout, KvDtype)> = OneOf::new(
 pub fn variant(shape: &KvShape) -> Variant {
     shape.check();
     Variant::new(&KERNEL)
-        .set(WRITE, shape.stored())
+        .over_cache(WRITE, shape)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .constant("WG", WG)

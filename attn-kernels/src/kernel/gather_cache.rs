@@ -1,10 +1,9 @@
 //! Copies keys and values out of the paged cache, contiguous and as f32.
 
 use super::attention::{Attention, Context};
-use super::{KvDtype, KvLayout, KvShape, Stored};
+use super::{CacheSlot, KvDtype, KvLayout, KvShape};
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::slot::OneOf;
 use crate::{Variant, slot};
 
 kernel! {
@@ -70,7 +69,7 @@ bindings! {
 }
 
 /// Module that reads keys and values in FlashAttention's layout.
-pub(crate) const FLASH: OneOf<Stored> = OneOf::new(
+const FLASH: CacheSlot = CacheSlot::new(
     "kv",
     &[
         ((KvLayout::Flash, KvDtype::F16), "kv_flash_f16"),
@@ -90,7 +89,7 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
     shape.check();
     assert!(context != Context::Tokens, "gather_cache takes listed blocks, not listed tokens");
     let variant = Variant::new(&KERNEL)
-        .set(if shape.layout == KvLayout::Flash { FLASH } else { super::KV }, shape.stored())
+        .over_cache(if shape.layout == KvLayout::Flash { FLASH } else { super::KV }, shape)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .constant("WG", WG);

@@ -97,7 +97,7 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
         .set(SOURCE, source);
     match source {
         HashSource::Queries => variant.with("q"),
-        HashSource::Keys => variant.set(super::KEYS, shape.stored()).with("k_cache"),
+        HashSource::Keys => variant.over_cache(super::KEYS, shape).with("k_cache"),
     }
 }
 

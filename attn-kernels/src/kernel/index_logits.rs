@@ -1,6 +1,6 @@
 //! Logits of the DSA indexer over paged index keys.
 
-use super::KvShape;
+use super::{KvDtype, KvLayout, KvShape, Stored};
 use crate::Variant;
 use crate::declare::{FLOATS, Listed, Sizes};
 use crate::rows::{KeyRow, KvWord, PhysicalBlock};
@@ -74,6 +74,14 @@ impl IndexKeys {
     /// Keys of DeepSeek V3.2, as published.
     pub const PUBLISHED: Self = Self::Fp8 { head_dim: 128, page: 64 };
 
+    /// Layout and element type of the keys.
+    pub(super) const fn stored(&self) -> Stored {
+        match self {
+            Self::Fp8 { .. } => (KvLayout::Native, KvDtype::Fp8),
+            Self::Cached(shape) => shape.stored(),
+        }
+    }
+
     /// Number of channels of a key, and number of tokens of a page.
     #[must_use]
     pub fn head_dim_and_page(&self) -> (u32, u32) {
@@ -100,10 +108,10 @@ pub fn variant(keys: &IndexKeys) -> Variant {
     assert!(head_dim.is_multiple_of(8), "head size {head_dim} is not a multiple of 8");
     let variant = Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).set(slot::BLOCK_SIZE, page);
     match keys {
-        IndexKeys::Fp8 { .. } => variant.set(PUBLISHED, ()),
+        IndexKeys::Fp8 { .. } => variant.over_stored(PUBLISHED, (), keys.stored()),
         IndexKeys::Cached(shape) => {
             assert!(shape.num_kv_heads == 1, "{} KV heads of index keys, which have one", shape.num_kv_heads);
-            variant.set(super::KEYS, shape.stored())
+            variant.over_cache(super::KEYS, shape)
         }
     }
 }

@@ -73,7 +73,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
         .set(HEAD_TILES, head_tiles)
         .set(slot::PARTS, parts)
         .set(slot::LOADS, spans.div_ceil(2))
-        .set(PUBLISHED, published)
+        .over_stored(PUBLISHED, published, keys.stored())
 }
 
 /// The best kernel for one kind of keys: `index_logits_coop` if it serves the keys and the device runs it, else

@@ -31,8 +31,20 @@ impl KvLayout {
 /// Layout and element type of a paged cache.
 pub(crate) type Stored = (KvLayout, KvDtype);
 
+/// Import slot of the module that reads or writes a paged cache.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSlot(pub(crate) OneOf<Stored>);
+
+impl CacheSlot {
+    /// Creates the slot `name`, with a module in `modules` for each layout and element type.
+    #[must_use]
+    pub const fn new(name: &'static str, modules: &'static [(Stored, &'static str)]) -> Self {
+        Self(OneOf::new(name, modules))
+    }
+}
+
 /// Module that reads keys and values.
-pub(crate) const KV: OneOf<Stored> = OneOf::new(
+pub(crate) const KV: CacheSlot = CacheSlot::new(
     "kv",
     &[
         ((KvLayout::Native, KvDtype::F16), "kv_f16"),
@@ -47,7 +59,7 @@ pub(crate) const KV: OneOf<Stored> = OneOf::new(
 );
 
 /// Module that reads only keys, with the factor of codes; fp8 at a scale of 1.
-pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
+pub(crate) const KEYS: CacheSlot = CacheSlot::new(
     "k",
     &[
         ((KvLayout::Native, KvDtype::F16), "k_f16"),
@@ -58,7 +70,7 @@ pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
 );
 
 /// Module that reads values in place of keys; fp8 at a scale of 1.
-pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
+pub(crate) const VALUES: CacheSlot = CacheSlot::new(
     "k",
     &[
         ((KvLayout::Native, KvDtype::F16), "v_f16"),

@@ -77,7 +77,7 @@ pub fn variant(shape: &LatentShape) -> Variant {
     let variant = Variant::new(&KERNEL)
         .set(slot::LATENT, shape.latent)
         .set(slot::ROPE, shape.rope)
-        .set(ELEMENT, shape.element())
+        .over_stored(ELEMENT, shape.element(), shape.stored())
         .constant("WG", WG);
     shape.sized(variant)
 }

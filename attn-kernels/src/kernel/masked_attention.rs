@@ -97,7 +97,7 @@ pub struct MaskedRow {
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL)
-        .set(super::KV, shape.stored())
+        .over_cache(super::KV, shape)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size);
     Attention::blocks(select_block).order(variant, shape, 1)

@@ -3,7 +3,7 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::paged_reduce::PagedReduceParams;
-use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, Stored, heads_together, paged_decode, paged_reduce};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::{DeviceProfile, Registers};
@@ -220,6 +220,11 @@ impl LatentShape {
         if self.plain > 0 { Element::V4 } else { Element::Of(self.dtype) }
     }
 
+    /// Layout and element type of the cache.
+    pub(super) const fn stored(&self) -> Stored {
+        (KvLayout::Native, self.dtype)
+    }
+
     /// Completes a variant of this cache with the size of the part in bf16, if there is one.
     pub(super) fn sized(&self, variant: Variant) -> Variant {
         if self.plain > 0 { variant.set(PLAIN, self.plain) } else { variant }
@@ -244,15 +249,7 @@ pub(crate) enum Element {
     V4,
 }
 
-impl Element {
-    /// Element type of the cache as a whole.
-    pub(super) fn dtype(self) -> KvDtype {
-        match self {
-            Self::Of(dtype) => dtype,
-            Self::V4 => KvDtype::Fp8,
-        }
-    }
-}
+impl Element {}
 
 /// Type of the elements of the cache.
 pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
@@ -373,6 +370,6 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
         .set(LATENTS_AHEAD, if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
         .set(STEADY, division.steady)
         .for_registers(registers)
-        .set(ELEMENT, shape.element());
+        .over_stored(ELEMENT, shape.element(), shape.stored());
     shape.sized(variant)
 }

@@ -105,7 +105,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .set(KEY_SPANS, shape.width() / 64)
         .set(VALUE_SPANS, shape.latent / 128)
         .set(slot::LOADS, (16 * shape.width() / 8).div_ceil(256))
-        .set(ELEMENT, shape.element());
+        .over_stored(ELEMENT, shape.element(), shape.stored());
     shape.sized(variant)
 }
 

@@ -219,10 +219,10 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     assert!(num_heads.is_multiple_of(kv_heads), "{num_heads} query heads, {kv_heads} KV heads");
     let heads = heads_per_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
-        Lanes::Workgroup => (by_workgroups(shape, attention.context).set(super::KV, shape.stored()), 1),
+        Lanes::Workgroup => (by_workgroups(shape, attention.context).over_cache(super::KV, shape), 1),
         Lanes::Subgroup(_) | Lanes::Alone(_) => {
             let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
-            (variant.set(super::KV, shape.stored()), 1)
+            (variant.over_cache(super::KV, shape), 1)
         }
         Lanes::Matrices => (paged_decode_coop::of(shape, heads), paged_decode_coop::KEYS),
     };

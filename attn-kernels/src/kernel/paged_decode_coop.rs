@@ -6,11 +6,10 @@
 //! [`runs_single_units`](crate::profile::DeviceProfile::runs_single_units) says so.
 
 use super::paged_decode::{self, Lanes};
-use super::{KvDtype, KvLayout, KvShape, Stored};
-use crate::Variant;
+use super::{CacheSlot, KvDtype, KvLayout, KvShape};
 use crate::declare::{Listed, Sizes};
 use crate::profile::UNIT;
-use crate::slot::{self, OneOf};
+use crate::{Variant, slot};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_decode`].
@@ -41,7 +40,7 @@ pub fn serves(shape: &KvShape) -> bool {
 }
 
 /// Module that stages keys and values of a step.
-pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
+const STAGED: CacheSlot = CacheSlot::new(
     "kv",
     &[
         ((KvLayout::Native, KvDtype::F16), "kv_staged_f16"),
@@ -61,7 +60,7 @@ pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
     Variant::new(&KERNEL)
         .with_matrices()
         .with_subgroups(1..=UNIT)
-        .set(STAGED, shape.stored())
+        .over_cache(STAGED, shape)
         .set(slot::SPANS, spans)
         .set(slot::ROWS, heads.div_ceil(8))
         .set(slot::LOADS, if shape.dtype.is_code() { spans / 2 } else { spans })

@@ -262,7 +262,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         KvDtype::Fp8 | KvDtype::Int8 => None,
     };
     let broadcast = broadcast.filter(|elements| shape.head_dim.is_multiple_of(*elements));
-    let variant = Variant::new(&KERNEL).set(super::KV, shape.stored());
+    let variant = Variant::new(&KERNEL).over_cache(super::KV, shape);
     let variant = match broadcast {
         Some(_) => variant.set(BROADCAST, Some(shape.dtype)).with_broadcasts(),
         None => variant.set(BROADCAST, None),

@@ -7,11 +7,11 @@
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::attention::{Attention, Pages};
-use super::{KvDtype, KvLayout, KvShape, Stored};
+use super::{CacheSlot, KvDtype, KvLayout, KvShape};
 use crate::Variant;
 use crate::declare::{CODES, Listed, Sizes};
 use crate::profile::DeviceProfile;
-use crate::slot::{self, Flag, Number, OneOf};
+use crate::slot::{self, Flag, Number};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_prefill`](super::paged_prefill).
@@ -65,7 +65,7 @@ fn halves(shape: &KvShape) -> u32 {
 }
 
 /// Module that stages keys and values of a tile.
-pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
+const STAGED: CacheSlot = CacheSlot::new(
     "kv",
     &[
         ((KvLayout::Native, KvDtype::F16), "kv_coop_f16"),
@@ -89,7 +89,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     let (spans, halves) = (shape.head_dim / 16, halves(shape));
     let variant = Variant::new(&KERNEL)
         .with_matrices()
-        .set(STAGED, shape.stored())
+        .over_cache(STAGED, shape)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::SUBGROUPS, SUBGROUPS)
         .set(slot::SPANS, spans)

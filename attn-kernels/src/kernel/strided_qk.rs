@@ -97,7 +97,7 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::STRIDE, stride)
         .set(PART, part(columns))
-        .set(super::KEYS, shape.stored())
+        .over_cache(super::KEYS, shape)
 }
 
 /// The kernels that score chunks on one device.

@@ -54,7 +54,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = values(kept, &words(kept, &spec.floats(digest.pool_elements(&shape, num_blocks), 2)));
     let count = count(&touched);
     let whole = BlockDigestParams::new(shape.num_kv_heads, count);
-    let of_values = variant.get(VALUES).is_some();
+    let of_values = variant.get(VALUES.0).is_some();
     let [k, v] = layer.words();
     let cache = if of_values { v } else { k };
     let keys = match of_values {

@@ -66,7 +66,7 @@ fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> 
     let coop = variant.level == Level::Coop;
     let published = is_published(variant);
     // Codes are made of keys in f32.
-    let dtype = match variant.get(KEYS) {
+    let dtype = match variant.get(KEYS.0) {
         _ if published => KvDtype::F32,
         Some((_, dtype)) => dtype,
         None => KvDtype::F16,

@@ -5,29 +5,24 @@ use super::latents::latent_words;
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::Lists;
 use super::spec::{SPREAD, Size, WHOLE};
-use super::{Case, Spec, count, filled};
+use super::{Case, Spec, cache_of, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
+use crate::kernel::KvDtype;
 use crate::kernel::attention::CONTEXT;
-use crate::kernel::latent_write::{self, LatentWriteParams};
-use crate::kernel::mla_decode::{self, Element, LatentShape, MlaDecodeParams, PARTITION};
-use crate::kernel::{KvDtype, mla_decode_coop};
+use crate::kernel::latent_write::LatentWriteParams;
+use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
 use crate::profile::Registers;
 use crate::{Level, Variant, slot};
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
-    let slots = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
-    let (dtype, plain) = match slots.into_iter().find_map(|slot| variant.get(slot)) {
-        Some(Element::Of(dtype)) => (dtype, 0),
-        Some(Element::V4) => (KvDtype::Fp8, filled(variant, mla_decode::PLAIN)),
-        None => panic!("kernel {} has no latents", variant.kernel.name),
-    };
+    let (_, dtype) = cache_of(variant);
     LatentShape {
         latent: filled(variant, slot::LATENT),
         rope: filled(variant, slot::ROPE),
         block_size,
         dtype,
-        plain,
+        plain: variant.get(mla_decode::PLAIN).unwrap_or(0),
     }
 }
 

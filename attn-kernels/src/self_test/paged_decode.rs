@@ -20,6 +20,11 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     ]
 }
 
+/// Numbers of keys of a partition that random specs draw from.
+const PARTITIONS: [u32; 5] = [128, PARTITION, 512, 2048, WHOLE];
+/// Numbers of keys of a partition that random specs draw from for matrices.
+const COOP_PARTITIONS: [u32; 6] = [16, 32, 64, PARTITION, 2048, WHOLE];
+
 fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Case {
     let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let most = lens.iter().copied().max().unwrap_or(0);
@@ -41,12 +46,8 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
     let is_coop = variant.level == Level::Coop;
-    let partition_size = spec.partition(match is_coop {
-        true => &[16, 32, 64, PARTITION, 2048, WHOLE],
-        false => &[128, PARTITION, 512, 2048, WHOLE],
-    });
+    let partition_size = spec.partition(if is_coop { &COOP_PARTITIONS } else { &PARTITIONS });
     let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows, spec);
-    let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
     let q_stride = width + 8 * spec.number(1, 0..=3);
     let params = PagedDecodeParams {
@@ -56,7 +57,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         max_partitions,
         partition_size,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
-        reduced,
+        reduced: u32::from(max_partitions > 1),
         list_stride: asked.list_stride(),
         softcap: asked.softcap,
         rows: count,
@@ -82,7 +83,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     partial.iter_mut().for_each(|x| *x *= value_scale(&shape));
     let [k, v] = layer.words();
     // Sums of several partitions are not normalised: they grow with the number of keys.
-    let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
+    let keys = if params.reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let close = loudly(if is_coop { COOP } else { ATTENTION }, loud);
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
     case.binding(&q)

@@ -3,7 +3,7 @@
 use super::layer::{ATTENTION, COOP, Layer, loudly};
 use super::options::{self, AttentionInputs};
 use super::spec::LOUDNESS;
-use super::{Case, Spec, count, filled, shape, stored};
+use super::{Case, Spec, cache_of, count, filled, shape};
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::attention;
@@ -20,7 +20,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
             num_kv_heads: spec.number(2, 1..=3),
             head_dim: 16 * filled(variant, slot::SPANS),
             block_size: filled(variant, slot::BLOCK_SIZE),
-            dtype: stored(variant).1,
+            dtype: cache_of(variant).1,
             layout: KvLayout::Native,
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
@@ -93,7 +93,8 @@ fn tiles_of(chunks: &[(u32, u32)], table_of: &[u32], tile_rows: u32) -> Vec<Tile
 }
 
 /// Splits the case into dispatches of as many keys as a software driver computes at once.
-fn in_segments(mut case: Case, params: &PagedPrefillParams, last: u32) -> Case {
+fn in_segments(mut case: Case, params: &PagedPrefillParams, ends: &[u32]) -> Case {
+    let last = ends.iter().copied().max().unwrap_or(1) - 1;
     case.dispatches.clear();
     let segments = paged_prefill::segments(0, last, true);
     let params = |(first_key, num_keys)| PagedPrefillParams { first_key, num_keys, ..*params };
@@ -158,10 +159,9 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch, 
     let [k, v] = layer.words();
     let name = if parts == 1 { "chunks round blocks and tiles" } else { "keys in parts" };
     let made = Case::new(name, variant, &params);
-    let last = ends.iter().copied().max().unwrap_or(1) - 1;
     // Matrices do not go on where an earlier dispatch ended.
     let goes_on = parts == 1 && variant.level < Level::Coop;
-    let made = if goes_on { in_segments(made, &params, last) } else { made };
+    let made = if goes_on { in_segments(made, &params, &ends) } else { made };
     made.binding(&q)
         .binding(&k)
         .binding(&v)

@@ -113,6 +113,11 @@ impl From<Dtype> for Format {
 }
 
 impl Format {
+    /// Name by which messages tell users of weights in this coding.
+    pub(crate) fn label(self) -> String {
+        format!("weights in {}", self.name())
+    }
+
     /// The variant for each coding, by its name.
     pub(crate) fn listed(variant: impl Fn(Self) -> Variant) -> Listed {
         Self::ALL.iter().map(|format| (format.name().to_owned(), variant(*format))).collect()

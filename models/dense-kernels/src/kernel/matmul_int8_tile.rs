@@ -39,7 +39,8 @@ fn listed(_: &Sizes) -> Listed {
 /// Returns the variant for one storage type of weights, an epilogue and a tile, with `slices` from [`matmul_int8::slices`].
 #[must_use]
 pub fn variant(weights: Format, epilogue: Epilogue, slices: u32, tile: Tile) -> Variant {
-    let one = Variant::new(&KERNEL).set(WEIGHTS, weights).set(super::matmul::SLICES, slices);
+    let one =
+        Variant::new(&KERNEL).labelled(WEIGHTS, weights, weights.label()).set(super::matmul::SLICES, slices);
     tile.cut(one, epilogue)
 }
 

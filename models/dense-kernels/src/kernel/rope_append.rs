@@ -97,7 +97,7 @@ pub fn variant(shape: &KvShape, pairing: Pairing, Before { biased, normed }: Bef
         .set(super::rope::INTERLEAVED, pairing == Pairing::Interleaved)
         .set(super::glu::BIASED, biased)
         .set(NORMED, normed)
-        .set(cache_write::WRITE, shape.stored())
+        .over_cache(cache_write::WRITE, shape)
         .set(slot::WG, lanes(shape.head_dim))
 }
 
