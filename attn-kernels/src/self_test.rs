@@ -122,7 +122,7 @@ pub fn filled<S: Slot>(variant: &Variant, slot: S) -> S::Value {
 /// A cache of `num_kv_heads` KV heads in the shape that the slots of a variant state: f16 if they state no type.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
-    let (layout, dtype) = cache_of(variant);
+    let (layout, dtype) = cached(variant);
     KvShape {
         num_kv_heads,
         head_dim: filled(variant, slot::HEAD_DIM),
@@ -138,7 +138,7 @@ fn token_bytes(shape: &KvShape) -> f64 {
 }
 
 /// Layout and type of the cache that a variant reads or writes.
-fn cache_of(variant: &Variant) -> (KvLayout, KvDtype) {
+fn cached(variant: &Variant) -> (KvLayout, KvDtype) {
     variant.cache.unwrap_or((KvLayout::Native, KvDtype::F16))
 }
 

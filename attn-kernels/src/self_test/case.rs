@@ -30,8 +30,10 @@ pub struct Case {
     pub wants: Vec<(usize, Values)>,
     /// Number of lanes that every subgroup must have.
     pub subgroups: RangeInclusive<u32>,
-    /// Number of bytes that the kernel must read and write, each counted once; 0 if the case does not state it.
-    pub bytes: f64,
+    /// Number of bytes that the kernel must read and write, each counted once, if the case [states](Self::costs) it.
+    pub bytes: Option<f64>,
+    /// Number of bytes of results that the kernel reads before it writes them.
+    pub updated: f64,
     /// Number of operations that the kernel must do; a multiply-add counts as two.
     pub operations: f64,
 }
@@ -129,7 +131,8 @@ impl Case {
             random: Vec::new(),
             wants: Vec::new(),
             subgroups: variant.subgroups.clone(),
-            bytes: 0.0,
+            bytes: None,
+            updated: 0.0,
             operations: 0.0,
         }
         .dispatch(params)
@@ -146,8 +149,17 @@ impl Case {
     /// operations; a multiply-add counts as two.
     #[must_use]
     pub const fn costs(mut self, bytes: f64, operations: f64) -> Self {
-        (self.bytes, self.operations) = (bytes, operations);
+        (self.bytes, self.operations) = (Some(bytes), operations);
         self
+    }
+
+    /// Number of bytes that the kernel must read and write, each counted once: those that the case states, or those of
+    /// all its buffers, with those that it reads and then writes twice.
+    #[must_use]
+    pub fn bytes(&self) -> f64 {
+        let words =
+            self.buffers.iter().map(Vec::len).chain(self.random.iter().map(|(_, random)| random.words));
+        self.bytes.unwrap_or_else(|| self.updated + (words.sum::<usize>() * size_of::<u32>()) as f64)
     }
 
     /// Adds the next binding, random numbers of `dtype` in `words` words, of a case that is only timed.
@@ -194,12 +206,13 @@ impl Case {
     /// Adds the next binding, all NaN, which the kernel must turn into `want`.
     #[must_use]
     pub fn output(self, tolerance: Tolerance, want: &[f32]) -> Self {
-        self.updated(&vec![f32::NAN; want.len()], tolerance, want)
+        self.cache(KvDtype::F32, &vec![f32::NAN; want.len()], tolerance, want)
     }
 
-    /// Adds the next binding, which the kernel must turn into `want`.
+    /// Adds the next binding, which the kernel reads and must turn into `want`.
     #[must_use]
-    pub fn updated(self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+    pub fn updated(mut self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.updated += size_of_val(before) as f64;
         self.cache(KvDtype::F32, before, tolerance, want)
     }
 

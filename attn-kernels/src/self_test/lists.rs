@@ -84,9 +84,10 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (sets, copies, slots) = (spec.number(2, 1..=4), spec.number(3, 1..=4), 4);
+    let (sets, copies, slots) =
+        (spec.kv_heads(2, 1..=4), spec.number(3, 1..=4), spec.named(|size| size.batch, 4, 4..=4));
     // Blocks that rows had when their lists were made.
-    let had = spec.number(190, 1..=190);
+    let had = spec.named(|_| 120, 190, 1..=190);
     let row = |slot, then, blocks, made| KeptRow { slot, then, blocks, made };
     // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
     let rows = [

@@ -48,7 +48,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 /// Makes cases with gates that are open, closed, and in between.
 pub(crate) fn gate_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let heads = spec.number(37, 1..=150);
+    let heads = spec.rows(37, 1..=150);
     let dim = filled(variant, slot::HEAD_DIM);
     let gates: Vec<f32> = spec.floats(heads as usize * 3, 1).iter().map(|x| (x * 2.0).powi(9)).collect();
     let branches = [2, 3, 4].map(|seed| spec.floats((heads * dim) as usize, seed));

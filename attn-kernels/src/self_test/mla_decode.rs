@@ -5,7 +5,7 @@ use super::latents::latent_words;
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::Lists;
 use super::spec::{SPREAD, Size, WHOLE};
-use super::{Case, Spec, cache_of, count, filled};
+use super::{Case, Spec, cached, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::KvDtype;
@@ -16,7 +16,7 @@ use crate::profile::Registers;
 use crate::{Level, Variant, slot};
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
-    let (_, dtype) = cache_of(variant);
+    let (_, dtype) = cached(variant);
     LatentShape {
         latent: filled(variant, slot::LATENT),
         rope: filled(variant, slot::ROPE),

@@ -3,7 +3,7 @@
 use super::layer::{ATTENTION, COOP, Layer, loudly};
 use super::options::{self, AttentionInputs};
 use super::spec::LOUDNESS;
-use super::{Case, Spec, cache_of, count, filled, shape};
+use super::{Case, Spec, cached, count, filled, shape};
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::attention;
@@ -20,7 +20,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
             num_kv_heads: spec.number(2, 1..=3),
             head_dim: 16 * filled(variant, slot::SPANS),
             block_size: filled(variant, slot::BLOCK_SIZE),
-            dtype: cache_of(variant).1,
+            dtype: cached(variant).1,
             layout: KvLayout::Native,
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;

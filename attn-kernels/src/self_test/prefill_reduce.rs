@@ -8,8 +8,8 @@ use crate::{Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM) as usize;
-    let rows = spec.number(36, 5..=100) as usize;
-    let parts = spec.number(3, 1..=8);
+    let rows = spec.rows(36, 5..=100) as usize;
+    let parts = spec.named(|_| 4, 3, 1..=8);
     let of_parts = parts as usize * rows;
     let first_row = spec.number(4, 0..=4);
     // Parts without keys, with equal and with very different weights.
@@ -24,7 +24,10 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let lse = [&lse_before[..kept], &want_lse[kept..]].concat();
     let (part_rows, neg_inf) = (count(&part_lse) / parts, f32::NEG_INFINITY);
     let params = PrefillReduceParams { rows: part_rows - first_row, first_row, parts, part_rows, neg_inf };
+    // The results before are not read.
+    let moved = [part_out.len(), part_lse.len(), out.len(), lse.len()].into_iter().sum::<usize>();
     let case = Case::new("three parts", variant, &params)
+        .costs(4.0 * moved as f64, 0.0)
         .binding(&part_out)
         .binding(&part_lse)
         .updated(&before, MERGE, &out)

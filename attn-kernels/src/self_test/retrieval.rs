@@ -288,7 +288,33 @@ pub(crate) fn nsa_probs(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
+/// Attention to the mean values of all sequences, of a case that is only timed.
+fn timed_nsa_attend(variant: &Variant, spec: &Spec, size: &Size) -> Case {
+    let (num_heads, num_kv_heads) = (size.num_heads, size.cache.num_kv_heads);
+    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, num_kv_heads) };
+    let lens = size.lens();
+    let layer = spec.layer(shape, &lens, 1);
+    let prob_stride = size.context / (shape.block_size * filled(variant, slot::PAGES));
+    let rows: Vec<[u32; 4]> = (0..)
+        .zip(lens.iter().zip(&layer.table_of))
+        .map(|(row, (len, table))| [row, *len, *table, 0])
+        .collect();
+    let params = NsaAttendParams { num_heads, num_kv_heads, prob_stride, rows: size.batch };
+    let (probs, out) = (size.batch * num_heads * prob_stride, size.batch * num_heads * shape.head_dim);
+    let words = Digest::Mean.pool_len(&shape, layer.num_blocks() as usize);
+    Case::new("means of all blocks", variant, &params)
+        .costs(4.0 * (words as f64 + f64::from(probs + out)), 2.0 * f64::from(probs * shape.head_dim))
+        .floats_of(probs)
+        .random(block_digest::dtype(shape.dtype), words)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .floats_of(out)
+}
+
 pub(crate) fn nsa_attend(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed_nsa_attend(variant, spec, size)];
+    }
     let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let block = shape.block_size * filled(variant, slot::PAGES);
     // More blocks than a workgroup has sides, in lengths with and without a whole block.

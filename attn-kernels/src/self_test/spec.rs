@@ -68,6 +68,8 @@ pub struct Size {
     pub width: u32,
     /// Number of elements in an output row of a matrix product.
     pub cols: u32,
+    /// Number of logits of a row.
+    pub vocab: u32,
 }
 
 impl Size {
@@ -83,9 +85,8 @@ impl Size {
 }
 
 impl Spec {
-    /// Creates a spec that takes sizes from `size`, and minimum values for everything else. Data are random and have
-    /// no references: the case is only timed. Kernels that know no sizes have cases with references, which state no
-    /// bytes.
+    /// Creates a spec that takes sizes from `size`, and minimum values for everything else. The first case is
+    /// to be timed. Large ones have random data and no references.
     #[must_use]
     pub const fn sized(size: Size) -> Self {
         Self { size: Some(size), ..Self::usual() }
@@ -98,12 +99,19 @@ impl Spec {
     }
 
     /// Returns a number of the spec's size if it has one, else a number from `range`.
-    pub(crate) fn named(&self, of: impl Fn(&Size) -> u32, usual: u32, range: RangeInclusive<u32>) -> u32 {
+    pub fn named(&self, of: impl Fn(&Size) -> u32, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.size().map_or_else(|| self.number(usual, range), of)
     }
 
+    /// Number of elements of a row.
+    #[must_use]
+    pub fn width(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.named(|size| size.width, usual, range)
+    }
+
     /// Number of rows, or of the items that the kernel processes in place of rows.
-    pub(crate) fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+    #[must_use]
+    pub fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.rows, usual, range)
     }
 
@@ -132,12 +140,14 @@ impl Spec {
     }
 
     /// Number of KV heads.
-    pub(crate) fn kv_heads(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+    #[must_use]
+    pub fn kv_heads(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.cache.num_kv_heads, usual, range)
     }
 
     /// Number of query heads of a KV head.
-    pub(crate) fn group(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+    #[must_use]
+    pub fn group(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.num_heads / size.cache.num_kv_heads, usual, range)
     }
 

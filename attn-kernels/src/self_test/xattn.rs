@@ -4,7 +4,7 @@ use sparse_select::Heads;
 
 use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, queries};
-use super::{Case, Spec, cache_of, filled};
+use super::{Case, Spec, cached, filled};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::Vote;
 use crate::kernel::stride_queries::StrideType;
@@ -69,7 +69,7 @@ pub(crate) fn strided_qk(variant: &Variant, spec: &Spec) -> Vec<Case> {
         num_kv_heads: 2,
         head_dim: if is_coop { 16 * filled(variant, slot::SPANS) } else { filled(variant, slot::HEAD_DIM) },
         block_size: filled(variant, slot::BLOCK_SIZE),
-        dtype: if is_coop { KvDtype::F16 } else { cache_of(variant).1 },
+        dtype: if is_coop { KvDtype::F16 } else { cached(variant).1 },
         layout: KvLayout::Native,
     };
     let stride = filled(variant, slot::STRIDE);

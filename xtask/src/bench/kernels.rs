@@ -1,5 +1,5 @@
-//! Kernels alone: the maximum speed of the device's reads and products, then kernels over a grid of shapes as a fraction of it,
-//! and last the names of those of the catalogue that no shape measured. Data and block tables are random, times are the device's
+//! Kernels alone: the maximum speed of the device's reads and products, then kernels over a grid of shapes as a fraction of it, the
+//! rest of the catalogue by the cases of the self-test, and last the names of those that nothing measured. Data and block tables are random, times are the device's
 //! own, caches are filled with other data in between.
 
 mod attention;
@@ -35,6 +35,7 @@ use crate::cli::BenchArgs;
 use crate::report;
 pub(super) use ceiling::Ceiling;
 use ceiling::Pace;
+use grid::Item;
 use work::{Bench, Timed};
 
 /// One kernel at one shape.
@@ -85,11 +86,18 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if !gpu.time_dispatches(true) {
         eprintln!("the adapter has no timestamps: times are those until results are there");
     }
-    let mut items = if args.shapes { grid::shapes(&gpu, args.quick) } else { grid::items(&gpu, args.quick) };
-    if let Some(filter) = &args.filter {
-        let filter = filter.to_lowercase();
-        items.retain(|item| item.name.to_lowercase().contains(&filter));
-        ensure!(!items.is_empty(), "--filter {filter:?}: no kernel and shape has that in its name");
+    let items =
+        asked(args, if args.shapes { grid::shapes(&gpu, args.quick) } else { grid::items(&gpu, args.quick) });
+    // Kernels that no item runs follow by themselves; which ones, is known when the items have run.
+    let rest = |dispatched: &BTreeSet<&str>| {
+        if args.shapes { Vec::new() } else { asked(args, grid::rest(&gpu, args.quick, dispatched)) }
+    };
+    if items.is_empty() {
+        let filter = args.filter.as_deref().unwrap_or_default();
+        ensure!(
+            !rest(&BTreeSet::new()).is_empty(),
+            "--filter {filter:?}: no kernel and shape has that in its name"
+        );
     }
     // The first kernel of a process finds clocks low and memory cold.
     Ceiling::measure(&gpu)?;
@@ -101,25 +109,35 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let bench = Bench { gpu: &gpu, flush: &flush, pace: &pace, runs, dispatched: RefCell::default() };
     let bar = Template::ROWS.bar(Some(items.len()));
     // The first item runs twice; its first run pays for what nobody else does.
-    (items[0].run)(&bench).ok();
+    if let Some(first) = items.first() {
+        (first.run)(&bench).ok();
+    }
     let mut rows = Vec::new();
     for (what, reason) in grid::left_out(&gpu) {
         rows.push(skipped(what, &anyhow!(reason)));
         bar.suspend(|| show(args, &rows[rows.len() - 1]))?;
     }
-    for item in &items {
-        bar.set_message(item.name.clone());
-        let timed = (item.run)(&bench);
-        gpu.forget_bind_groups();
-        bar.inc(1);
-        let measured = match timed {
-            Ok(timed) => timed.into_iter().map(|timed| row(&ceiling, timed)).collect(),
-            // What does not fit the adapter is told with its reason; the others go on.
-            Err(error) => vec![skipped(&item.name, &error)],
-        };
-        bar.suspend(|| measured.iter().try_for_each(|row| show(args, row)))?;
-        rows.extend(measured);
-    }
+    let mut measure = |items: &[Item]| -> Result<()> {
+        for item in items {
+            bar.set_message(item.name.clone());
+            let timed = (item.run)(&bench);
+            gpu.forget_bind_groups();
+            bar.inc(1);
+            let measured = match timed {
+                Ok(timed) => timed.into_iter().map(|timed| row(&ceiling, timed)).collect(),
+                // What does not fit the adapter is told with its reason; the others go on.
+                Err(error) => vec![skipped(&item.name, &error)],
+            };
+            bar.suspend(|| measured.iter().try_for_each(|row| show(args, row)))?;
+            rows.extend(measured);
+        }
+        Ok(())
+    };
+    measure(&items)?;
+    let dispatched = bench.dispatched.borrow().clone();
+    let rest = rest(&dispatched);
+    bar.inc_length(rest.len() as u64);
+    measure(&rest)?;
     bar.finish_and_clear();
     if args.shapes {
         show_worst(args, &rows);
@@ -136,6 +154,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         rows,
     };
     page::write(folder, "kernels.json", &report)
+}
+
+/// Returns the items that the filter asks for.
+fn asked(args: &BenchArgs, mut items: Vec<Item>) -> Vec<Item> {
+    if let Some(filter) = args.filter.as_ref().map(|filter| filter.to_lowercase()) {
+        items.retain(|item| item.name.to_lowercase().contains(&filter));
+    }
+    items
 }
 
 /// Number of rows that are furthest from their limits.
@@ -155,8 +181,8 @@ fn show_worst(args: &BenchArgs, rows: &[Row]) {
 
 /// A row that names the kernels of the catalogues that are not among `dispatched`.
 fn unmeasured(dispatched: &BTreeSet<&str>) -> Row {
-    let all = attn_kernels::catalog().into_iter().chain(models::kernel::catalog());
-    let names: Vec<&str> = all.map(|kernel| kernel.name).filter(|name| !dispatched.contains(name)).collect();
+    let names: Vec<&str> =
+        grid::catalogue().map(|kernel| kernel.name).filter(|name| !dispatched.contains(name)).collect();
     skipped("other kernels", &anyhow!("no shape measures {}", names.join(", ")))
 }
 

@@ -13,7 +13,7 @@ const MIXED: Tolerance = Tolerance { abs: 1e-5, rel: 1e-5 };
 
 /// Number of rows, and of elements of a stream's row.
 fn sizes(spec: &Spec) -> [u32; 2] {
-    [spec.number(5, 1..=40), spec.number(70, 1..=600)]
+    [spec.rows(5, 1..=40), spec.width(70, 1..=600)]
 }
 
 pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {

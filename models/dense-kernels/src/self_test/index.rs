@@ -24,7 +24,7 @@ pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
         dtype,
         layout: KvLayout::Native,
     };
-    let (rows, first) = (spec.number(9, 1..=40), spec.number(4, 0..=8));
+    let (rows, first) = (spec.rows(9, 1..=40), spec.number(4, 0..=8));
     let blocks = spec.number(2, rows.div_ceil(shape.block_size)..=20);
     let row_stride = first + shape.head_dim + spec.number(2, 0..=4);
     let params = IndexWriteParams { rows, row_stride, first };
@@ -54,7 +54,7 @@ fn vectors(spec: &Spec, count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
 /// that codes equal the reference's.
 pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
-    let (rows, first) = (spec.number(9, 2..=40), spec.number(4, 0..=8));
+    let (rows, first) = (spec.rows(9, 2..=40), spec.number(4, 0..=8));
     let (pages, root) = (spec.number(2, rows.div_ceil(page)..=20), index_write_fp8::root(head_dim));
     let row_stride = first + head_dim + spec.number(2, 0..=4);
     let params = IndexWriteFp8Params { rows, row_stride, first, root };
@@ -68,7 +68,7 @@ pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn query_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (head_dim, count) = (filled(variant, slot::HEAD_DIM), spec.number(13, 2..=70));
+    let (head_dim, count) = (filled(variant, slot::HEAD_DIM), spec.rows(13, 2..=70));
     let params = IndexQueryFp8Params { vectors: count, root: index_write_fp8::root(head_dim) };
     let (q, gates) = (vectors(spec, count, head_dim, 1), spec.floats(count as usize, 2));
     let (mut values, mut scaled) = (q.clone(), gates.clone());

@@ -195,7 +195,7 @@ impl Product {
 /// Cases of rounding rows. With a norm all magnitudes are powers of two, so that neither side rounds.
 pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
-    let (rows, blocks) = (spec.number(3, 1..=9), spec.number(9, 1..=20));
+    let (rows, blocks) = (spec.rows(3, 1..=9), spec.named(|size| size.width / 32, 9, 1..=20));
     let x_stride = blocks * 8 + spec.number(1, 0..=3);
     let params = RoundRowsParams { rows, blocks, x_stride, eps: 0.0 };
     let (width, len) = (blocks as usize * BLOCK, (rows * params.x_stride * 4) as usize);
@@ -316,7 +316,8 @@ pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
 /// of numbers that need no rounding.
 pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
-    let (rows, blocks) = (spec.number(3, 1..=9), if normed { 1 } else { spec.number(300, 1..=300) });
+    let rows = spec.rows(3, 1..=9);
+    let blocks = if normed { 1 } else { spec.named(|size| size.width / 32, 300, 1..=300) };
     let x_stride = blocks * 8 + spec.number(1, 0..=3);
     let params = QuantizeRowsParams { rows, blocks, x_stride, eps: 0.0 };
     let len = (rows * params.x_stride * 4) as usize;
@@ -378,9 +379,27 @@ pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![product.case("rows, columns and blocks beyond a tile", variant, product.coop_tolerance())]
 }
 
+/// An embedding that is only timed.
+fn timed_embed(variant: &Variant, size: &Size) -> Case {
+    let &Size { rows, width, vocab, .. } = size;
+    let (format, blocks) = (filled(variant, matmul::WEIGHTS), width as usize / BLOCK);
+    let [quads, scales] = [format.quads(blocks), format.scale_words(blocks)].map(u32_of);
+    let tokens: Vec<u32> = (0..rows).map(|row| row.wrapping_mul(0x9e37_79b9) % vocab).collect();
+    let params = EmbedParams { rows, first: 0, cols: vocab, width, scale: 1.0 };
+    Case::new("tokens", variant, &params)
+        .costs(f64::from(rows) * (format.column_bytes(blocks) as f64 + 4.0 * f64::from(width)), 0.0)
+        .binding(&tokens)
+        .words_of(4 * quads * vocab)
+        .words_of((scales * vocab).max(1))
+        .floats_of(rows * width)
+}
+
 /// Cases of the embedding. Every product of a scale and a code is exact in f32, except for Q6_K's, which both sides
 /// round once, so that results are equal to the bit.
 pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed_embed(variant, size)];
+    }
     // Plain types need not fill their last block.
     let (width, row) = if dtype(variant).block_elems() == 1 { (504, 504) } else { (512, 512) };
     let (vocab, dtype) = (37, dtype_of(variant, spec, 16));

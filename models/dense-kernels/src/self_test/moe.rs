@@ -51,7 +51,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
-    let (rows, salt) = (spec.number(5, 1..=70), spec.number(0, 0..=1000));
+    let (rows, salt) = (spec.rows(5, 1..=70), spec.number(0, 0..=1000));
     // Every row has the same logits in another order, far enough apart for f32 to rank as f64 does.
     let logit = |row: u32, expert: u32| {
         let rank = (expert * 77 + row * 13 + salt) % experts;
@@ -82,7 +82,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .output(UNIT, &weights)
         .binding(&bias);
     let mut cases = vec![case];
-    if hashed.is_none() {
+    if hashed.is_none() && spec.size().is_none() {
         let limits = vec![experts; rows as usize];
         let picked = Indices { order: Order::Different, stride: moe.top_k as usize, limits, none: None };
         for floats in [0, 1] {
@@ -107,13 +107,13 @@ pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs], none: None };
         if ordered { case.words(&before, &order) } else { case.indices(&before, any) }
     };
-    let (salt, pairs) = (spec.number(5, 0..=1000), spec.number(300, 1..=2000));
+    let (salt, pairs) = (spec.number(5, 0..=1000), spec.rows(300, 1..=2000));
     let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + salt) % experts).collect();
     let often: Vec<u32> = (0..pairs).map(|pair| pair * pair % 7 * (experts / 8)).collect();
     let outside: Vec<u32> = often.iter().map(|id| id.wrapping_mul(0x9e37_79b9)).collect();
     vec![
-        case("experts of one pair", &once, true),
         case("experts of many pairs", &often, false),
+        case("experts of one pair", &once, true),
         case("experts that there are none of", &outside, false),
     ]
 }
@@ -128,7 +128,7 @@ fn activation(variant: &Variant, alpha: f32, limit: f32) -> Activation {
 }
 
 pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, inner) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
+    let (rows, inner) = (spec.rows(5, 1..=40), spec.width(70, 1..=300));
     let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
     let activation = activation(variant, alpha, limit);
     let params = GluParams { rows, inner, out_stride: inner + spec.number(3, 0..=5), alpha, limit };
@@ -150,7 +150,7 @@ pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, width) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
+    let (rows, width) = (spec.rows(5, 1..=40), spec.width(70, 1..=300));
     let top = filled(variant, moe_combine::TOP);
     let params = MoeCombineParams { rows, width };
     let pairs = (rows * top) as usize;
@@ -222,7 +222,8 @@ fn random_codes(spec: &Spec, rows: u32, blocks: u32, salt: u64) -> (Vec<i8>, Vec
 
 pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let top = filled(variant, moe_combine::TOP);
-    let (rows, inner) = (spec.number(3, 1..=6), 32 * spec.number(3, 1..=5));
+    let rows = spec.named(|size| size.batch, 3, 1..=6);
+    let inner = 32 * spec.named(|size| size.cols / 32, 3, 1..=5);
     let blocks = products::whole_blocks(variant, spec, 40);
     let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
     let activation = activation(variant, alpha, limit);
@@ -272,7 +273,8 @@ pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let top = filled(variant, moe_combine::TOP);
-    let (rows, width) = (spec.number(3, 1..=6), spec.number(75, 1..=200));
+    let rows = spec.named(|size| size.batch, 3, 1..=6);
+    let width = spec.named(|size| size.cols, 75, 1..=200);
     let blocks = products::whole_blocks(variant, spec, 24);
     let pairs = rows * top;
     let chosen = Chosen::new(variant, spec, pairs, width, blocks);

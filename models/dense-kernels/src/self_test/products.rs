@@ -30,7 +30,7 @@ pub(super) fn dtype(variant: &Variant) -> Dtype {
 /// Returns a number of blocks per row, at most `usual`, that whole blocks of the storage type fill.
 pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
     let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
-    unit * spec.number(usual / unit, 1..=usual / unit)
+    unit * spec.named(|size| size.width.div_ceil(u32_of(BLOCK) * unit), usual / unit, 1..=usual / unit)
 }
 
 /// Rounds values to f16, two per word.

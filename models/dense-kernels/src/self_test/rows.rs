@@ -29,7 +29,7 @@ const LIKELIHOOD: Tolerance = Tolerance { abs: 2e-5, rel: 5e-6 };
 const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
 pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, cols, first) = (spec.number(5, 1..=40), spec.number(70, 1..=300), spec.number(9, 0..=9));
+    let (rows, cols, first) = (spec.rows(5, 1..=40), spec.width(70, 1..=300), spec.number(9, 0..=9));
     let params = BiasParams { rows, cols, stride: first + cols + spec.number(4, 0..=8), first };
     let form = if filled(variant, bias::KEEP) { bias::BiasForm::Add } else { bias::BiasForm::Store };
     let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
@@ -44,14 +44,14 @@ pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, width) = (spec.number(5, 1..=8), spec.number(577, 1..=2048));
+    let (rows, width) = (spec.rows(5, 1..=8), spec.width(577, 1..=2048));
     let params = RmsNormParams { rows, width, eps: 1e-5, first: spec.number(2, 0..=4) };
     let size = spec.one_of(1.0, &[1e-4, 1.0, 1e4]);
     let x: Vec<f32> = spec.floats((rows * width) as usize, 1).iter().map(|x| x * size).collect();
     let weight = spec.floats(width as usize, 2);
     // Sources before `first` are not read.
-    let usual = [9, 9, 4, 3, 3, 0, 1, 0, 0, 0, 0, 0];
-    let sources = usual[..(params.first + rows) as usize].iter().map(|row| spec.number(*row, 0..=rows - 1));
+    let usual = [9, 9, 4, 3, 3, 0, 1].into_iter().chain(std::iter::repeat(0));
+    let sources = usual.take((params.first + rows) as usize).map(|row| spec.number(row, 0..=rows - 1));
     let sources: Vec<u32> = sources.collect();
     let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
@@ -66,8 +66,9 @@ pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, heads) = (spec.number(3, 1..=20), spec.number(5, 1..=40));
-    let (width, first) = (spec.number(96, 1..=512), spec.number(8, 0..=12));
+    let (rows, heads) = (spec.rows(3, 1..=20), spec.named(|size| size.num_heads, 5, 1..=40));
+    let width = spec.named(|size| size.cache.head_dim, 96, 1..=512);
+    let first = spec.number(8, 0..=12);
     let stride = first + heads * width + spec.number(12, 0..=12);
     let params = NormHeadsParams { rows, heads, width, stride, first, eps: 1e-6 };
     let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
@@ -79,11 +80,16 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn log_prob(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, vocab) = (4, spec.one_of(3001, &[spec.number(1, 1..=600), spec.number(1, 1..=5000), 49_152]));
+    let rows = spec.named(|size| size.batch, 4, 4..=4);
+    let vocab = match spec.size() {
+        Some(size) => size.vocab,
+        None => spec.one_of(3001, &[spec.number(1, 1..=600), spec.number(1, 1..=5000), 49_152]),
+    };
     let params = LogProbParams { rows, vocab };
     let size = spec.one_of(40.0, &[1.0, 40.0]);
     let logits: Vec<f32> = spec.floats((rows * vocab) as usize, 1).iter().map(|x| x * size).collect();
-    let targets = [0, vocab - 1, 255, 256].map(|target| spec.number(target, 0..=vocab - 1));
+    let targets = [0, vocab - 1, 255, 256].into_iter().cycle().take(rows as usize);
+    let targets: Vec<u32> = targets.map(|target| spec.number(target, 0..=vocab - 1)).collect();
     let mut want = vec![f32::NAN; rows as usize];
     cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
     let case = Case::new("rows of 3001", variant, &params)
@@ -107,7 +113,7 @@ pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM);
     let pairing = pairing(variant);
     let of = |what, pairs: u32, back| {
-        let (rows, heads) = (spec.number(7, 1..=20), spec.number(3, 1..=9));
+        let (rows, heads) = (spec.rows(7, 1..=20), spec.named(|size| size.num_heads, 3, 1..=9));
         let stride = heads * head_dim + spec.number(5, 0..=9);
         let first = 2 * spec.number(0, 0..=(head_dim / 2 - pairs).min(3));
         let params = RopeParams { rows, heads, stride, pairs, first, back: spec.number(back, 0..=1) };
@@ -120,12 +126,15 @@ pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, quads) = (spec.number(300, 1..=300), spec.number(37, 1..=100));
+    let (rows, quads) = (spec.rows(300, 1..=300), spec.named(|size| size.width / 4, 37, 1..=100));
     let x = spec.floats((4 * rows * quads) as usize, 1);
-    let segments = spec.list(&[[0, rows], [17, 1], [3, 0], [40, 16], [99, 101]], 9, |spec| {
-        let first = spec.number(0, 0..=rows);
-        [first, spec.number(0, 0..=rows - first)]
-    });
+    let segments = match spec.size() {
+        Some(size) => (0..size.batch).map(|n| [n * (rows / size.batch), rows / size.batch]).collect(),
+        None => spec.list(&[[0, rows], [17, 1], [3, 0], [40, 16], [99, 101]], 9, |spec| {
+            let first = spec.number(0, 0..=rows);
+            [first, spec.number(0, 0..=rows - first)]
+        }),
+    };
     let params = SegmentSumParams { segments: u32_of(segments.len()), quads };
     let want = cpu::segment_sum::segment_sum(&params, &x, &segments);
     // Up to 300 numbers of size 1 in some order.
@@ -135,7 +144,7 @@ pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
+    let (rows, cols) = (spec.named(|size| size.batch, 3, 1..=9), spec.named(|size| size.vocab, 70, 1..=300));
     let params = SoftcapParams { rows, cols, cap: spec.one_of(0.5, &[0.125, 0.25, 0.5]) };
     // What lies behind the rows stays; one element is far beyond the bound.
     let mut before = spec.floats(((rows + 1) * cols) as usize, 1);
@@ -147,9 +156,9 @@ pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let shape = shape(variant, spec.number(2, 1..=4));
+    let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let num_kv_heads = shape.num_kv_heads;
-    let (rows, num_heads) = (spec.number(9, 1..=40), num_kv_heads * spec.number(3, 1..=8));
+    let (rows, num_heads) = (spec.rows(9, 1..=40), num_kv_heads * spec.group(3, 1..=8));
     let pairs = shape.head_dim / 2;
     let pairing = pairing(variant);
     // Of random specs some are of layers without a norm.
@@ -201,17 +210,19 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn state_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Pages are longer than their tokens.
-    let (rows, quads) = (spec.number(9, 1..=30), spec.number(5, 1..=40));
+    let (rows, quads) = (spec.rows(9, 1..=30), spec.named(|size| size.width / 4, 5, 1..=40));
     let block_size = spec.number(4, 1..=8);
     let pages = spec.number(3, rows.div_ceil(block_size)..=40);
     let page = block_size * quads + spec.number(3, 0..=5);
     let params = StateWriteParams { rows, quads, block_size, page };
     let x = spec.floats((rows * quads * 4) as usize, 1);
-    let slots = spec.slots(rows, pages * block_size, |row| (row != 4).then_some(row * 7 % 12));
+    let count = pages * block_size;
+    let slots = spec.slots(rows, count, |row| (row != 4).then_some(row * 7 % count));
     let before = vec![f32::NAN; (pages * page * 4) as usize];
     let mut want = before.clone();
     cpu::state_write::state_write(&params, &x, &slots, &mut want);
-    let case = Case::new("rows to slots", variant, &params).binding(&x).binding(&slots).updated(
+    let case = Case::new("rows to slots", variant, &params).binding(&x).binding(&slots).cache(
+        KvDtype::F32,
         &before,
         Tolerance::EXACT,
         &want,

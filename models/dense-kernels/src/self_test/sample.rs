@@ -3,14 +3,13 @@
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
-use attn_kernels::self_test::{Case, Spec as Choices};
+use attn_kernels::self_test::{Case, Size, Spec as Choices};
 
 use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
-use crate::cpu::scan_logits::scan_logits;
 use crate::kernel::adjust_logits::{AdjustLogitsParams, AdjustRow, NO_MASK};
 use crate::kernel::sample::{NOT_FINITE, SampleParams, Spec};
-use crate::kernel::scan_logits::{ScanLogitsParams, TOKENS_PER_LANE};
+use crate::kernel::scan_logits::{self, ScanLogitsParams, TOKENS_PER_LANE};
 use crate::kernel::top_logits::{TopLogitsParams, TopRequest};
 
 /// Size of the vocabulary: two parts.
@@ -19,7 +18,21 @@ const VOCAB: usize = 9000;
 /// Draws from the whole vocabulary.
 const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
+/// Number of parts of a row of a timed case.
+fn parts_of(size: &Size) -> u32 {
+    scan_logits::parts(size.vocab, TOKENS_PER_LANE)
+}
+
 pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        let (&Size { batch: rows, vocab, .. }, parts) = (size, parts_of(size));
+        let params = SampleParams { rows, vocab, parts, neg_inf: f32::NEG_INFINITY };
+        let case =
+            Case::new("draws without filters", variant, &params).costs(f64::from(rows * parts * 28), 0.0);
+        let case = case.floats_of(rows * vocab).binding(&vec![PLAIN; rows as usize]);
+        let case = case.floats_of(rows * parts).floats_of(4 * rows * parts);
+        return vec![case.binding(&vec![[0u32; 2]; (rows * parts) as usize]).words_of(rows)];
+    }
     let filters = [
         Spec { temperature: 0.0, ..PLAIN },
         PLAIN,
@@ -36,7 +49,7 @@ pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear(logits, spec)).collect();
     let mut want = vec![0; specs.len()];
     cpu::sample::sample(VOCAB, &logits, &specs, &mut want);
-    let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, &specs);
+    let scan = cpu::scan_logits::scan_logits(TOKENS_PER_LANE, VOCAB, &logits, &specs);
     let params = SampleParams { rows: 7, vocab: 9000, parts: 2, neg_inf: f32::NEG_INFINITY };
     let case = Case::new("greedy and filtered draws", variant, &params)
         .binding(&logits)
@@ -56,13 +69,25 @@ pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
 }
 
 pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        let (&Size { batch: rows, vocab, .. }, parts) = (size, parts_of(size));
+        let params = ScanLogitsParams { rows, vocab, parts, draws: 1, neg_inf: f32::NEG_INFINITY };
+        let case = Case::new("rows to draw from", variant, &params).floats_of(rows * vocab);
+        let case = case.binding(&vec![PLAIN; rows as usize]).floats_of(rows * parts);
+        return vec![case.floats_of(4 * rows * parts).words_of(2 * rows * parts)];
+    }
     let specs =
         [PLAIN, Spec { temperature: 0.5, top_p: 0.5, ..PLAIN }, Spec { top_k: 3, ..PLAIN }, Spec::GREEDY];
     let logits: Vec<f32> = choices.floats(4 * VOCAB, 1).iter().map(|x| x * 8.0).collect();
     let rows = logits.chunks_exact(VOCAB).zip(&specs);
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear_in_parts(logits, spec)).collect();
     let case = |what, specs: &[Spec], draws| {
-        let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, if draws == 1 { specs } else { &[] });
+        let scan = cpu::scan_logits::scan_logits(
+            TOKENS_PER_LANE,
+            VOCAB,
+            &logits,
+            if draws == 1 { specs } else { &[] },
+        );
         let params = ScanLogitsParams { rows: 4, vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
         Case::new(what, variant, &params)
             .binding(&logits)
@@ -82,6 +107,9 @@ pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
 
 /// Cases with edits of two of three rows: one has a mask and every list, one has penalties alone.
 pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        return vec![timed_adjust(variant, size)];
+    }
     let (vocab, words) = (9000u32, 282u32);
     let before: Vec<f32> = choices.floats(3 * vocab as usize, 1).iter().map(|x| x * 20.0).collect();
     let masks: Vec<u32> = (0..words).map(|i| 0xf0f0_ffff_u32.rotate_left(i)).collect();
@@ -113,7 +141,39 @@ pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
     vec![case]
 }
 
+/// Masks of all rows, and penalties on 900 tokens of each, in a case that is only timed.
+fn timed_adjust(variant: &Variant, size: &Size) -> Case {
+    let &Size { batch, vocab, .. } = size;
+    let words = vocab.div_ceil(32);
+    let row = |row| AdjustRow {
+        row,
+        mask: row * words,
+        suppressed: 0,
+        biases: 0,
+        counts: 0,
+        end: 900,
+        repetition: 1.25,
+        presence: 0.5,
+        frequency: 0.125,
+    };
+    let rows: Vec<AdjustRow> = (0..batch).map(row).collect();
+    let edits: Vec<[u32; 2]> = (0..900).map(|i| [i * (vocab / 900), 1]).collect();
+    let params = AdjustLogitsParams { rows: batch, vocab, neg_inf: f32::NEG_INFINITY };
+    let (masks, logits) = (f64::from(batch * words), f64::from(batch * vocab));
+    let case = Case::new("masks and penalties", variant, &params).costs(4.0 * masks + 8.0 * logits, 0.0);
+    case.binding(&rows).words_of(batch * words).binding(&edits).floats_of(batch * vocab)
+}
+
 pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        let (&Size { batch: requests, vocab, .. }, parts) = (size, parts_of(size));
+        let rows: Vec<TopRequest> = (0..requests).map(|row| TopRequest { row, tokens: 4 }).collect();
+        let params = TopLogitsParams { vocab, parts, stride: 5, first: 0, requests };
+        let case = Case::new("the likeliest of rows", variant, &params).floats_of(requests * vocab);
+        let case = case.binding(&rows).binding(&vec![0u32; requests as usize]);
+        let case = case.floats_of(requests * parts).floats_of(4 * requests * parts);
+        return vec![case.words_of(5 * requests).floats_of(5 * requests)];
+    }
     let vocab = VOCAB;
     let logits: Vec<f32> = choices.floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
     let requests = [TopRequest { row: 2, tokens: 4 }, TopRequest { row: 0, tokens: 4 }];
@@ -125,7 +185,7 @@ pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
         ids.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.token));
         log_probs.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.log_prob));
     }
-    let scan = scan_logits(TOKENS_PER_LANE, vocab, &logits, &[]);
+    let scan = cpu::scan_logits::scan_logits(TOKENS_PER_LANE, vocab, &logits, &[]);
     let params = TopLogitsParams { vocab: 9000, parts: 2, stride: 5, first: 0, requests: 2 };
     let case = Case::new("the likeliest of rows", variant, &params)
         .binding(&logits)

@@ -58,6 +58,7 @@ impl Heads {
             k: 1,
             width: 32,
             cols: 1,
+            vocab: 1,
         }
     }
 

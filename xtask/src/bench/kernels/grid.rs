@@ -1,20 +1,13 @@
 //! Kernels and shapes that run, by name.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
-use attn_kernels::Variant;
+use attn_kernels::declare::Sizes as ModelSizes;
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::attention::Context;
-use attn_kernels::kernel::block_digest::{self, Digest};
-use attn_kernels::kernel::hash_codes::{self, HashSource};
-use attn_kernels::kernel::quantise::{self, Code, Scale};
-use attn_kernels::kernel::top_k::Transform;
-use attn_kernels::kernel::v4_compress::{self, EntryShape};
-use attn_kernels::kernel::{
-    KvDtype, KvShape, apply_sinks, block_score, cache_write, copy_blocks, dequantise, gather_cache,
-    hamming_score, latent_write, list_counts, lse_merge, masked_attention, mass_bound, mass_merge,
-    nsa_block_score, nsa_probs, prefix_slots, residency, swap_blocks, top_k_transform, vote_blocks,
-};
+use attn_kernels::kernel::{KvDtype, block_score};
 use attn_kernels::self_test::Size;
+use attn_kernels::{Kernel, NamedVariant, Variant};
 use models::Dtype;
 
 use super::attention::{self, Heads, Step};
@@ -23,7 +16,7 @@ use super::products::Matrix;
 use super::prompt::{self, Prompt};
 use super::select::{self, Policy};
 use super::shapes::Shapes;
-use super::work::{Bench, Timed, Work};
+use super::work::{Bench, Timed, Work, timed_case};
 use super::{bound, flashprefill, host, mla, pages, xattn};
 
 /// Works that share their data, under one name. The data are made when the item runs, because the data of all items
@@ -39,8 +32,6 @@ type Run = Box<dyn Fn(&Bench) -> Result<Vec<Timed>>>;
 #[derive(Default)]
 struct Grid {
     items: Vec<Item>,
-    /// Kernels that their self-tests describe, and their sizes.
-    cases: Vec<(Variant, Size)>,
 }
 
 /// Lengths of contexts, numbers of sequences in decode, and lengths of prompts.
@@ -64,14 +55,13 @@ impl Grid {
         self.items.push(Item { name, run: Box::new(run) });
     }
 
-    /// Adds a kernel alone at `size`, which `shape` describes.
+    /// Adds a kernel by its name at `size`, which `shape` describes.
     fn case(&mut self, variant: Variant, size: Size, shape: String) {
         self.named(variant.kernel.name, variant, size, shape);
     }
 
     /// Adds a kernel that is timed alone, under the name `kernel`.
     fn named(&mut self, kernel: &'static str, variant: Variant, size: Size, shape: String) {
-        self.cases.push((variant.clone(), size));
         self.add(format!("{kernel} {shape}"), move |bench| {
             bench.alone(Work::of(bench.gpu, kernel, &variant, size, &shape)?)
         });
@@ -167,20 +157,30 @@ pub(super) fn shapes(gpu: &Gpu, quick: bool) -> Vec<Item> {
     grid.items
 }
 
-/// Everything for this device, or a part of it in quick mode.
+/// Sizes for this device, or a part of them in quick mode.
+fn sizes(gpu: &Gpu, quick: bool) -> Sizes {
+    match gpu.is_cpu() {
+        true => SOFTWARE,
+        false if quick => QUICK,
+        false => FULL,
+    }
+}
+
+/// Heads of a small model.
+fn small() -> Heads {
+    Heads::new(9, 3, 64, KvDtype::F16)
+}
+
+/// Heads that kernels of all kinds run for.
+fn main(gpu: &Gpu) -> Heads {
+    if gpu.is_cpu() { small() } else { Heads::new(32, 8, 128, KvDtype::F16) }
+}
+
+/// Everything that takes more than a case of one kernel, or many shapes, for this device, or a part of it in quick mode.
+/// [`rest`] has the other kernels.
 pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
-    let software = gpu.is_cpu();
-    let sizes = if software {
-        SOFTWARE
-    } else if quick {
-        QUICK
-    } else {
-        FULL
-    };
+    let (software, sizes, main) = (gpu.is_cpu(), sizes(gpu, quick), main(gpu));
     let mut grid = Grid::default();
-    let large = |dtype| Heads::new(32, 8, 128, dtype);
-    let small = Heads::new(9, 3, 64, KvDtype::F16);
-    let main = if software { small } else { large(KvDtype::F16) };
     decode(&mut grid, &sizes, main, software);
     for &len in sizes.lens {
         grid.prefill(main, len);
@@ -206,11 +206,11 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
     if !software {
         for &context in sizes.contexts {
             for &batch in sizes.batches {
-                grid.decode(small, [batch, context], 0.1, QUEST);
+                grid.decode(small(), [batch, context], 0.1, QUEST);
             }
         }
         for &len in sizes.lens {
-            grid.prefill(small, len);
+            grid.prefill(small(), len);
         }
     }
     if !software {
@@ -285,9 +285,10 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.add("mla_decode, two caches".into(), move |bench| {
         mla::decode_of_two(bench, if software { 1 } else { 64 })
     });
-    of_rows(grid, main, rows);
     for &context in sizes.contexts {
-        of_context(grid, main, context);
+        let bounds = block_score::with_bounds(&main.shape, main.num_heads, SELECT_BLOCK);
+        let name = format!("4 x {context}, {}", main.name());
+        grid.named("block_score, quest, bounds", bounds, of_context(&main, context), name);
         grid.add(format!("block_score 4 x {context}"), move |bench| {
             let scores = |policy| select::scores(bench.gpu, &main, policy, [4, context]);
             bench.each([scores(Policy::Quest)?, scores(Policy::Gsa)?])
@@ -300,94 +301,115 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         grid.add(format!("top_k of {context}"), move |bench| {
             bench.alone(select::top_k_of(bench.gpu, &main, [rows, context, k])?)
         });
-        let size = Size { rows, context, k, ..main.size() };
-        let transform = top_k_transform::variant(Transform::Paged);
-        grid.case(transform, size, format!("{k} of {context}, {rows} rows"));
         grid.add(format!("index_logits, indexer {context}"), move |bench| mla::indexer(bench, context));
     }
     grid.add("record, submit".into(), host::record);
 }
 
-/// Adds kernels whose work grows with the number of rows, blocks or entries.
-fn of_rows(grid: &mut Grid, main: Heads, rows: u32) {
-    let (heads, shape) = (main.name(), &main.shape);
-    let (num_heads, dim) = (main.num_heads, shape.head_dim);
-    let of = |rows| Size { rows, ..main.size() };
-    grid.case(cache_write::variant(shape), of(rows), format!("{rows} rows, {heads}"));
-    let blocks = rows / 4;
-    grid.case(copy_blocks::variant(), of(blocks), format!("{blocks} blocks, {heads}"));
-    grid.case(swap_blocks::variant(), of(blocks), format!("{blocks} blocks, {heads}"));
-    let latents = Size { cache: KvShape { block_size: mla::SHAPE.block_size, ..*shape }, ..of(rows) };
-    let name = format!("{rows} rows of {}, f16", mla::SHAPE.width());
-    grid.case(latent_write::variant(&mla::SHAPE), latents, name);
-    grid.case(apply_sinks::variant(dim), of(rows), format!("{rows} rows of {num_heads} x {dim}"));
-    grid.case(lse_merge::variant(dim), of(rows), format!("{} rows of {dim}", rows * num_heads));
-    let entry = EntryShape { dim: mla::SHAPE_OF_TWO.latent, rope: 64, windows: 2 };
-    for (entries, tokens, windows) in [(rows / 8, 8, 2), (rows / 128, 128, 1)] {
-        let name = format!("{entries} entries of {tokens} tokens, {}", entry.dim);
-        grid.case(v4_compress::variant(&EntryShape { windows, ..entry }), of(entries), name);
-    }
-    let (rows, width) = (4 * rows, 1024);
-    for code in [Code::Fp8, Code::Int8] {
-        let kernels = [quantise::variant(width, code, Scale::PerRow), dequantise::variant(width, code)];
-        for variant in kernels {
-            let variant = variant.expect("rows are whole units");
-            grid.case(variant, of(rows), format!("{rows} rows of {width}, {code:?}"));
+/// Kernels that choose blocks for a chunk of a prompt, or attend to it. Items run the fastest form of each over one prompt; other
+/// forms are left out.
+const OF_PROMPTS: [&str; 15] = [
+    "attend_means",
+    "block_energy",
+    "block_energy_coop",
+    "block_mean",
+    "block_means",
+    "find_blocks",
+    "keep_blocks",
+    "paged_prefill",
+    "paged_prefill_coop",
+    "softmax_block_sum",
+    "stride_queries",
+    "strided_qk",
+    "strided_qk_broadcast",
+    "strided_qk_coop",
+    "fetch_pages",
+];
+
+/// Returns the kernels of the catalogues that are not among `dispatched`, by the cases of their self-tests: at a number of rows,
+/// or, if their work grows with the context, at each context. Each runs in the first variant of every level.
+pub(super) fn rest(gpu: &Gpu, quick: bool, dispatched: &BTreeSet<&str>) -> Vec<Item> {
+    let (sizes, main) = (sizes(gpu, quick), main(gpu));
+    let Heads { num_heads, shape } = main;
+    let model = ModelSizes {
+        head_dim: shape.head_dim,
+        num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        block_size: shape.block_size,
+    };
+    let mut grid = Grid::default();
+    for kernel in
+        catalogue().filter(|kernel| !dispatched.contains(kernel.name) && !OF_PROMPTS.contains(&kernel.name))
+    {
+        for variant in forms(gpu, kernel, &model) {
+            if grows(&variant, &main) {
+                for &context in sizes.contexts {
+                    let size = of_context(&main, context);
+                    let name = format!("{} x {context}, {} rows, {}", size.batch, size.rows, main.name());
+                    grid.case(variant.clone(), size, name);
+                }
+            } else {
+                let size = of_rows(&main, gpu.is_cpu());
+                grid.case(variant, size, format!("{} rows, {}", size.rows, main.name()));
+            }
         }
     }
+    grid.items
 }
 
-/// Adds kernels whose work grows with the context.
-fn of_context(grid: &mut Grid, main: Heads, context: u32) {
-    let (heads, shape) = (main.name(), &main.shape);
-    let one = Size { context, ..main.size() };
-    let four = Size { batch: 4, ..one };
-    grid.case(gather_cache::variant(shape, Context::Full), one, format!("{context}, {heads}"));
-    let bits = shape.head_dim;
-    let name = format!("{context}, {bits} bits, {heads}");
-    grid.case(hash_codes::variant(shape, HashSource::Keys), one, name.clone());
-    grid.case(hamming_score::variant(shape, SELECT_BLOCK, bits / 32), one, name);
-    let digest = block_digest::variant(shape, Digest::MinMax);
-    grid.case(digest, one, format!("min/max of {context}, {heads}"));
-    let name = format!("4 x {context}, {heads}, {:.0} % of the blocks", 100.0 * four.density);
-    grid.case(masked_attention::variant(shape, SELECT_BLOCK), four, name.clone());
-    grid.case(mass_bound::variant(), four, name.clone());
-    grid.case(residency::variant(shape, SELECT_BLOCK), four, name);
-    let bounds = block_score::with_bounds(shape, main.num_heads, SELECT_BLOCK);
-    grid.named("block_score, quest, bounds", bounds, four, format!("4 x {context}, {heads}"));
-    let layers = Size { rows: 32, ..four };
-    let name = format!("4 x {context}, {heads}, {} layers", layers.rows);
-    grid.case(mass_merge::variant(), layers, name);
-    // Sizes that NSA was published with.
-    let (kernel, stride) = (32, 16);
-    let name = format!("4 x {context}, {heads}");
-    grid.case(nsa_probs::variant(shape, kernel, stride), four, name.clone());
-    grid.case(nsa_block_score::variant(kernel, stride, SELECT_BLOCK), four, name);
-    let voters = Size { rows: 128, density: 0.25, ..one };
-    let blocks = context.div_ceil(SELECT_BLOCK);
-    let name = format!("{} lists of {blocks} blocks, 25 % of the blocks", voters.rows);
-    grid.case(vote_blocks::variant(), voters, name.clone());
-    grid.case(list_counts::variant(), voters, name);
-    let name = format!("16 x {context}, block {}", shape.block_size);
-    grid.case(prefix_slots::variant(), Size { batch: 16, ..one }, name);
+/// The kernels of both catalogues.
+pub(super) fn catalogue() -> impl Iterator<Item = &'static Kernel> {
+    attn_kernels::catalog().into_iter().chain(models::kernel::catalog())
+}
+
+/// Returns the first variant of each level that the device runs.
+fn forms(gpu: &Gpu, kernel: &'static Kernel, model: &ModelSizes) -> Vec<Variant> {
+    let listed = NamedVariant::list(&[kernel], model).into_iter().map(|named| named.variant);
+    let listed = listed.filter(|variant| gpu.profile().suits(variant) && gpu.profile().runs(variant));
+    let mut forms: Vec<Variant> = Vec::new();
+    for variant in listed {
+        if forms.iter().all(|form| form.level != variant.level) {
+            forms.push(variant);
+        }
+    }
+    forms
+}
+
+/// Whether the work of a variant grows with the context.
+fn grows(variant: &Variant, heads: &Heads) -> bool {
+    let [short, long] = [1024, 2048].map(|context| {
+        let size = Size { rows: 16, width: 64, cols: 64, vocab: 1024, ..of_context(heads, context) };
+        timed_case(variant, size).bytes()
+    });
+    short < long
+}
+
+/// Size of a step that decodes with a context, in which lists and layers count as rows.
+fn of_context(heads: &Heads, context: u32) -> Size {
+    Size { rows: 128, batch: 4, context, k: 2048.min(context / 2), ..heads.size() }
+}
+
+/// Size of a step of many rows, of which few are sampled.
+fn of_rows(heads: &Heads, software: bool) -> Size {
+    let [rows, batch, width, vocab] =
+        if software { [512, 4, 512, 32_768] } else { [8192, 64, 1024, 131_072] };
+    Size { rows, batch, width, cols: 1024, vocab, context: 1024, ..heads.size() }
 }
 
 #[cfg(test)]
 mod tests {
-    use attn_kernels::self_test::{self, Spec};
-
     use super::*;
 
     #[test]
-    fn cases_state_their_costs_and_hold_all_bindings() {
-        let mut grid = Grid::default();
-        around(&mut grid, &FULL, Heads::new(32, 8, 128, KvDtype::F16), false);
-        assert!(grid.cases.len() > 50);
-        for (variant, size) in grid.cases {
-            let cases = self_test::cases(&variant, &Spec::sized(size));
-            let [case] = &cases[..] else { panic!("{}: {} cases", variant.kernel.name, cases.len()) };
-            let name = variant.kernel.name;
-            assert!(case.bytes > 0.0, "{name} states no bytes");
+    fn every_kernel_has_a_case_to_time() {
+        let heads = Heads::new(32, 8, 128, KvDtype::F16);
+        let model = ModelSizes::of_heads(128);
+        let mut growing = Vec::new();
+        for kernel in catalogue().filter(|kernel| !OF_PROMPTS.contains(&kernel.name)) {
+            let variant = NamedVariant::list(&[kernel], &model).swap_remove(0).variant;
+            let size = if grows(&variant, &heads) { of_context(&heads, 8192) } else { of_rows(&heads, true) };
+            let (case, name) = (timed_case(&variant, size), kernel.name);
+            assert!(case.bytes() >= 256.0, "{name}: {} bytes", case.bytes());
             assert_eq!(case.buffers.len(), variant.bindings.len(), "bindings of {name}");
             for params in &case.dispatches {
                 let grid = variant.grid_of(params);
@@ -395,6 +417,10 @@ mod tests {
             }
             let given = case.buffers.iter().map(Vec::len).sum::<usize>();
             assert!(given < 1 << 25, "{name}: {given} words are made one by one");
+            if grows(&variant, &heads) {
+                growing.push(name);
+            }
         }
+        insta::assert_snapshot!(growing.join(" "), @"block_digest block_lse block_score block_score_subgroup gather_cache hamming_score hash_codes index_logits index_logits_coop masked_attention mass_bound mass_cut mla_decode mla_decode_coop nsa_attend nsa_block_score nsa_probs paged_decode paged_decode_coop paged_decode_subgroup paged_reduce prefix_slots residency top_k top_k_long top_k_peaks top_k_transform vote_blocks");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::self_test::{self, Size, Spec};
+use attn_kernels::self_test::{self, Case, Size, Spec};
 use bytemuck::Pod;
 
 use super::ceiling::{Pace, random_words};
@@ -65,6 +65,13 @@ struct Dispatch {
     bindings: Vec<Bound>,
 }
 
+/// The case of a variant's self-test that is timed at `size`.
+pub(super) fn timed_case(variant: &Variant, size: Size) -> Case {
+    let of_heads = attn_kernels::catalog().iter().any(|kernel| std::ptr::eq(*kernel, variant.kernel));
+    let cases = if of_heads { self_test::cases } else { models::self_test::cases };
+    cases(variant, &Spec::sized(size)).swap_remove(0)
+}
+
 impl Work {
     pub(super) fn new(kernel: &str, level: &'static str, shape: String) -> Self {
         let cost = Cost { kernel: kernel.into(), level, shape, bytes: 0.0, operations: 0.0 };
@@ -85,7 +92,7 @@ impl Work {
         shape: &str,
         shared: &[(&str, Bound)],
     ) -> Result<Self> {
-        let case = self_test::cases(variant, &Spec::sized(size)).swap_remove(0);
+        let case = timed_case(variant, size);
         let mut bindings = Vec::with_capacity(case.buffers.len());
         for (index, words) in case.buffers.iter().enumerate() {
             let name = variant.bindings[index].name;
@@ -104,7 +111,7 @@ impl Work {
             let (variant, bindings) = (case.variant.clone(), bindings.clone());
             Dispatch { variant, params, bindings }
         };
-        let work = Self::new(kernel, variant.level.name(), shape.into()).costs(case.bytes, case.operations);
+        let work = Self::new(kernel, variant.level.name(), shape.into()).costs(case.bytes(), case.operations);
         Ok(Self { dispatches: case.dispatches.into_iter().map(dispatch).collect(), ..work })
     }
 
