@@ -118,7 +118,7 @@ impl Scheduler {
         let computed = self.sequence(seq).computed;
         for (offset, &child) in children.iter().enumerate() {
             let fork = self.sequence(seq).fork(child);
-            self.seqs.insert(child, fork);
+            self.seqs.insert(fork);
             self.cache.fork(seq, child, computed).expect("the parent has blocks, the child is new");
             self.running.insert(place + 1 + offset, child);
         }

@@ -16,6 +16,7 @@ mod request;
 mod restart;
 mod scheduler;
 mod sequence;
+mod sequences;
 mod step;
 mod step_time;
 mod swap;

@@ -4,7 +4,6 @@ use kvblock::{
     BlockHash, BlockHasher, BlockIdx, CacheEvent, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec,
     LengthLimits, PrefixStats, SeqContent, SeqId, TokenId,
 };
-use rustc_hash::FxHashMap;
 
 use crate::Ending;
 use crate::access::AccessHistory;
@@ -15,6 +14,7 @@ use crate::pace::Concurrency;
 use crate::plan::Slice;
 use crate::request::{Finished, Request};
 use crate::sequence::{Sequence, Status};
+use crate::sequences::Sequences;
 use crate::waiting::{QueuePlace, WaitingQueue};
 
 /// Number of requests in the window of [`PrefixStats::recent`].
@@ -30,7 +30,7 @@ pub struct Scheduler {
     pub(crate) cache: KvCache,
     pub(crate) specs: Vec<KvCacheSpec>,
     pub(crate) max_model_len: u32,
-    pub(crate) seqs: FxHashMap<SeqId, Sequence>,
+    pub(crate) seqs: Sequences,
     pub(crate) running: Vec<SeqId>,
     /// Waiting sequences in the order of service. Under FCFS, preempted sequences come before those that never ran;
     /// under the priority policy, only the rank counts.
@@ -66,7 +66,7 @@ impl Scheduler {
             specs: cache.groups.iter().map(|group| group.spec).collect(),
             max_model_len: cache.limits.max_model_len,
             cache: KvCache::new(&cache)?,
-            seqs: FxHashMap::default(),
+            seqs: Sequences::default(),
             running: Vec::new(),
             waiting: WaitingQueue::default(),
             stats: PrefixStats::new(STATS_WINDOW),
@@ -218,7 +218,7 @@ impl Scheduler {
         };
         self.waiting.insert(place);
         seq.place = Some(place);
-        self.seqs.insert(seq.id, seq);
+        self.seqs.insert(seq);
     }
 
     /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones.

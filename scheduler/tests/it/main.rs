@@ -4,7 +4,6 @@ mod admission;
 mod examples;
 mod outputs;
 mod placement;
-mod queue_cost;
 mod serde;
 mod soak;
 mod support;
