@@ -1,8 +1,6 @@
-//! Time as the remote tier sees it.
+//! Time as the engine and the remote tier see it.
 
-use std::time::Duration;
-#[cfg(feature = "remote")]
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A clock that never goes back.
 pub trait Clock: Send + Sync {
@@ -11,18 +9,15 @@ pub trait Clock: Send + Sync {
 }
 
 /// The clock of the system, from the moment it was made.
-#[cfg(feature = "remote")]
 #[derive(Debug)]
 pub(crate) struct SystemClock(Instant);
 
-#[cfg(feature = "remote")]
 impl SystemClock {
     pub(crate) fn new() -> Self {
         Self(Instant::now())
     }
 }
 
-#[cfg(feature = "remote")]
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
         self.0.elapsed()

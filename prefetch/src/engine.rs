@@ -10,12 +10,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use derive_setters::Setters;
 use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashMap;
 
+use crate::clock::{Clock, SystemClock};
 use crate::stack::TierStack;
 use crate::sync::lock;
 use crate::tier::TierError;
@@ -107,7 +107,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     tiers: Arc<TierStack>,
-    start: Instant,
+    clock: Arc<dyn Clock>,
     spare: Spare,
 }
 
@@ -190,7 +190,7 @@ impl Shared {
                 if state.shut_down {
                     return;
                 }
-                let next = state.board.next_load(self.start.elapsed());
+                let next = state.board.next_load(self.clock.now());
                 let settled = state.take_settled();
                 if next.is_some() || !settled.is_empty() {
                     drop(state);
@@ -201,7 +201,7 @@ impl Shared {
             };
             if let Some(block) = next {
                 let result = self.load(block);
-                self.update(|state| state.board.finish(block, result, self.start.elapsed()));
+                self.update(|state| state.board.finish(block, result, self.clock.now()));
             }
         }
     }
@@ -238,6 +238,28 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] for a limit of zero, or when the system refuses a thread.
     pub fn new(tiers: Arc<TierStack>, config: EngineConfig) -> Result<Self, EngineError> {
+        Self::start(tiers, config, Arc::new(SystemClock::new()))
+    }
+
+    /// As [`Self::new`], with another clock for the times that are counted. [`Handle::wait`] ends by the clock of the
+    /// system.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[cfg(feature = "testing")]
+    pub fn with_clock(
+        tiers: Arc<TierStack>,
+        config: EngineConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, EngineError> {
+        Self::start(tiers, config, clock)
+    }
+
+    fn start(
+        tiers: Arc<TierStack>,
+        config: EngineConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, EngineError> {
         for (limit, value) in [
             ("prefetch_workers", config.prefetch_workers),
             ("max_pending_prefetch", config.max_pending_prefetch),
@@ -253,8 +275,8 @@ impl Engine {
             most: config.prefetch_cache_size.div_ceil(4),
             buffers: Mutex::default(),
         };
-        let (state, work, start) = (Mutex::new(state), Condvar::new(), Instant::now());
-        let shared = Arc::new(Shared { state, work, tiers, start, spare });
+        let (state, work) = (Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { state, work, tiers, clock, spare });
         // Built before its workers, so that a failed start joins those that run.
         let mut engine = Self { shared, workers: Vec::with_capacity(config.prefetch_workers) };
         for index in 0..config.prefetch_workers {
@@ -284,8 +306,8 @@ impl Engine {
             Ok(())
         })?;
         self.shared.work.notify_all();
-        let counters = self.shared.tiers.counters().clone();
-        Ok(Handle::new(key, slot, counters, Arc::downgrade(&self.shared)))
+        let (counters, clock) = (self.shared.tiers.counters().clone(), self.shared.clock.clone());
+        Ok(Handle { key, slot, counters, clock, engine: Arc::downgrade(&self.shared) })
     }
 
     /// Announces that `step` runs now; tasks may be submitted for up to `prefetch_ahead` steps later.
@@ -325,9 +347,9 @@ impl Engine {
         if let Some(bytes) = self.get(block) {
             return Ok(bytes);
         }
-        let start = Instant::now();
+        let start = self.shared.clock.now();
         let Loaded { bytes, tier } = self.shared.read(block)?;
-        let time = start.elapsed();
+        let time = self.shared.clock.now() - start;
         self.shared.tiers.counters().waited(tier, time);
         self.shared.tiers.counters().transfer(time, time);
         Ok(bytes)

@@ -3,7 +3,6 @@
 
 pub mod assemble;
 pub mod changes;
-#[cfg(any(feature = "remote", feature = "testing"))]
 pub mod clock;
 pub mod codec;
 pub mod counters;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Shared;
 use super::board::{Settled, TaskKey, TaskOutcome};
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::sync::lock;
 
@@ -24,8 +25,8 @@ struct SlotState {
     waker: Option<Waker>,
     /// Time that the consumer has been blocked on this task so far.
     waited: Duration,
-    /// First poll that found the task unfinished.
-    pending_since: Option<Instant>,
+    /// Time of the first poll that found the task unfinished.
+    pending_since: Option<Duration>,
     counted: bool,
 }
 
@@ -44,12 +45,12 @@ impl Slot {
 
 impl SlotState {
     /// The outcome, or `None` while the task runs. The first call that returns it adds the transfer to the counters.
-    fn outcome(&mut self, counters: &Counters) -> Option<TaskOutcome> {
+    fn outcome(&mut self, counters: &Counters, clock: &dyn Clock) -> Option<TaskOutcome> {
         let settled = self.settled.as_ref()?;
         if !self.counted {
             self.counted = true;
             if let Some(since) = self.pending_since {
-                self.waited += since.elapsed();
+                self.waited += clock.now() - since;
             }
             counters.transfer(settled.transfer, self.waited);
             if let Some(tier) = settled.last_tier {
@@ -64,10 +65,11 @@ impl SlotState {
 ///
 /// Dropping the handle does not cancel the task: the blocks still reach the cache. [`Handle::cancel`] does.
 pub struct Handle {
-    key: TaskKey,
-    slot: Arc<Slot>,
-    counters: Arc<Counters>,
-    engine: Weak<Shared>,
+    pub(super) key: TaskKey,
+    pub(super) slot: Arc<Slot>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) engine: Weak<Shared>,
 }
 
 impl fmt::Debug for Handle {
@@ -80,10 +82,6 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    pub(super) fn new(key: TaskKey, slot: Arc<Slot>, counters: Arc<Counters>, engine: Weak<Shared>) -> Self {
-        Self { key, slot, counters, engine }
-    }
-
     /// The task.
     #[must_use]
     pub fn key(&self) -> TaskKey {
@@ -100,7 +98,7 @@ impl Handle {
     /// for again.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> TaskOutcome {
-        let start = Instant::now();
+        let start = self.clock.now();
         let state = lock(&self.slot.state);
         let (mut state, _) = self
             .slot
@@ -108,9 +106,9 @@ impl Handle {
             .wait_timeout_while(state, timeout, |state| state.settled.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         if !state.counted {
-            state.waited += start.elapsed();
+            state.waited += self.clock.now() - start;
         }
-        state.outcome(&self.counters).unwrap_or(TaskOutcome::Timeout)
+        state.outcome(&self.counters, &*self.clock).unwrap_or(TaskOutcome::Timeout)
     }
 
     /// Cancels the task if it has not ended and no newer generation has replaced it.
@@ -127,10 +125,10 @@ impl Future for Handle {
     /// Resolves when the task ends; never to [`TaskOutcome::Timeout`].
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TaskOutcome> {
         let mut state = lock(&self.slot.state);
-        if let Some(outcome) = state.outcome(&self.counters) {
+        if let Some(outcome) = state.outcome(&self.counters, &*self.clock) {
             return Poll::Ready(outcome);
         }
-        state.pending_since.get_or_insert_with(Instant::now);
+        state.pending_since.get_or_insert_with(|| self.clock.now());
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -139,6 +137,6 @@ impl Future for Handle {
 impl Drop for Handle {
     /// Counts the transfer of an ended task as completely hidden, if no caller waited for it.
     fn drop(&mut self) {
-        let _ = lock(&self.slot.state).outcome(&self.counters);
+        let _ = lock(&self.slot.state).outcome(&self.counters, &*self.clock);
     }
 }

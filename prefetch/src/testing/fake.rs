@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvblock::BlockHash;
 
 use crate::sync::lock;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
+
+/// Time after which a wait for the test, or of it, is given up: a failed test must end, too.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A tier that holds every possible block, with bytes derived from the hash, unless the test changes that.
 ///
@@ -19,6 +22,8 @@ pub struct FakeTier {
     name: TierName,
     latency: Duration,
     script: Mutex<Script>,
+    /// Notified by each read, and when blocks are released.
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -37,8 +42,8 @@ pub enum Fault {
     Broken,
     /// Reading panics.
     Panics,
-    /// Reading takes longer.
-    Slow(Duration),
+    /// Reading waits until the block is [released](FakeTier::release).
+    Held,
 }
 
 impl fmt::Debug for FakeTier {
@@ -55,7 +60,7 @@ impl FakeTier {
     /// A tier whose reads sleep for `latency`.
     #[must_use]
     pub fn new(name: TierName, layout: BlockLayout, latency: Duration) -> Self {
-        Self { layout, name, latency, script: Mutex::default() }
+        Self { layout, name, latency, script: Mutex::default(), changed: Condvar::new() }
     }
 
     /// The bytes of a block: byte `i` is `hash[i % 32] + i`, wrapping.
@@ -76,15 +81,42 @@ impl FakeTier {
         lock(&self.script).reads.clone()
     }
 
+    /// Ends the faults of `key`. Reads that wait because the block is [held](Fault::Held) go on.
+    pub fn release(&self, key: BlockHash) {
+        lock(&self.script).faults.remove(&key);
+        self.changed.notify_all();
+    }
+
+    /// Blocks until at least `count` reads have begun.
+    ///
+    /// # Panics
+    /// After a minute.
+    pub fn wait_for_reads(&self, count: usize) {
+        drop(self.wait_while(lock(&self.script), |script| script.reads.len() < count));
+    }
+
+    fn wait_while<'a>(
+        &self,
+        script: MutexGuard<'a, Script>,
+        goes_on: impl Fn(&Script) -> bool,
+    ) -> MutexGuard<'a, Script> {
+        let waited = self.changed.wait_timeout_while(script, LONGEST_WAIT, |script| goes_on(script));
+        let (script, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!result.timed_out(), "waiting in vain; reads so far: {:?}", script.reads);
+        script
+    }
+
     fn fetch(&self, key: BlockHash) -> Result<Vec<u8>, TierError> {
         let mut script = lock(&self.script);
         script.reads.push(key);
+        self.changed.notify_all();
+        script = self.wait_while(script, |script| script.faults.get(&key) == Some(&Fault::Held));
         let fault = script.faults.get(&key).copied();
         let bytes = script.written.get(&key).map_or_else(|| Self::contents(self.layout, key), |b| b.to_vec());
         drop(script);
         std::thread::sleep(self.latency);
         match fault {
-            None => Ok(bytes),
+            None | Some(Fault::Held) => Ok(bytes),
             Some(Fault::Missing) => Err(TierError::NotFound { tier: self.name, key }),
             Some(Fault::Broken) => Err(TierError::Backend {
                 tier: self.name,
@@ -92,10 +124,6 @@ impl FakeTier {
                 source: Box::new(io::Error::from(io::ErrorKind::BrokenPipe)),
             }),
             Some(Fault::Panics) => panic!("the test asked for a panic on {key:?}"),
-            Some(Fault::Slow(extra)) => {
-                std::thread::sleep(extra);
-                Ok(bytes)
-            }
         }
     }
 }

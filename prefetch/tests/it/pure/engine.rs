@@ -1,10 +1,18 @@
-//! The engine on its threads, over a tier with set latency and faults.
+//! The engine on its threads, over a tier whose reads end when the test says, and with faults.
 
+use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use kvblock::SeqId;
-use prefetch::engine::{Engine, EngineConfig, EngineError, Submission, SubmitError, TaskKey, TaskOutcome};
+use prefetch::clock::Clock;
+use prefetch::counters::Overlap;
+use prefetch::engine::{
+    Engine, EngineConfig, EngineError, Handle, Submission, SubmitError, TaskKey, TaskOutcome,
+};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
 use prefetch::testing::{FakeTier, Fault};
@@ -12,11 +20,11 @@ use prefetch::tier::{TierError, TierName};
 
 use super::{hash, hashes, layout};
 
+/// A limit for what must come, so that a failed test ends.
 const LONG: Duration = Duration::from_secs(30);
-const LATENCY: Duration = Duration::from_millis(20);
 
 fn start(config: EngineConfig) -> (Engine, Arc<FakeTier>, Arc<TierStack>) {
-    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), LATENCY));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));
     let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
     (Engine::new(stack.clone(), config).unwrap(), tier, stack)
 }
@@ -84,21 +92,32 @@ fn every_kind_of_failure_ends_the_wait_and_names_the_block() {
     assert_ready(&engine.submit(task(2, 10..20)).unwrap().wait(LONG));
 }
 
+/// Reads of these blocks wait until they are released.
+fn hold(tier: &FakeTier, blocks: impl IntoIterator<Item = u8>) {
+    blocks.into_iter().for_each(|block| tier.fail(hash(block), Fault::Held));
+}
+
+fn release(tier: &FakeTier, blocks: impl IntoIterator<Item = u8>) {
+    blocks.into_iter().for_each(|block| tier.release(hash(block)));
+}
+
 #[test]
 fn a_timeout_leaves_the_task_running() {
     let (engine, tier, _) = start(EngineConfig::GSA);
-    tier.fail(hash(1), Fault::Slow(Duration::from_millis(100)));
+    hold(&tier, [1]);
     let handle = engine.submit(task(1, [1])).unwrap();
     assert!(matches!(handle.wait(Duration::from_millis(1)), TaskOutcome::Timeout));
     assert!(!handle.is_settled());
+    release(&tier, [1]);
     assert_ready(&handle.wait(LONG));
 }
 
 #[test]
 fn cancel_and_replacement_wake_the_waiter() {
     let (engine, tier, _) = start(EngineConfig::GSA.prefetch_workers(1));
-    tier.fail(hash(0), Fault::Slow(Duration::from_millis(200)));
+    hold(&tier, [0]);
     let running = engine.submit(task(1, [0])).unwrap();
+    tier.wait_for_reads(1);
     let by_handle = engine.submit(task(2, [1])).unwrap();
     let by_seq = engine.submit(task(3, [2])).unwrap();
     let replaced = engine.submit(task(4, [3])).unwrap();
@@ -110,23 +129,40 @@ fn cancel_and_replacement_wake_the_waiter() {
     for handle in [by_handle, by_seq, replaced] {
         assert!(matches!(handle.wait(Duration::ZERO), TaskOutcome::Cancelled));
     }
+    release(&tier, [0]);
     assert_ready(&newest.wait(LONG));
     assert_ready(&running.wait(LONG));
     assert_eq!(tier.reads(), hashes([0, 4]), "cancelled blocks are never read");
+}
+
+/// Ends when a handle does whose block is held until the handle is pending, so that an executor must be woken.
+async fn woken(mut handle: Handle, tier: Arc<FakeTier>, block: u8) -> TaskOutcome {
+    assert!(!handle.is_settled(), "block {block} is held");
+    let poll = move |cx: &mut Context<'_>| {
+        let polled = Pin::new(&mut handle).poll(cx);
+        if polled.is_pending() {
+            release(&tier, [block]);
+        }
+        polled
+    };
+    std::future::poll_fn(poll).await
 }
 
 #[test]
 fn pollster_and_tokio_drive_the_same_handles() {
     let (engine, tier, _) = start(EngineConfig::GSA);
     tier.fail(hash(9), Fault::Broken);
-    assert_ready(&pollster::block_on(engine.submit(task(1, 0..4)).unwrap()));
+    hold(&tier, [3]);
+    assert_ready(&pollster::block_on(woken(engine.submit(task(1, 0..4)).unwrap(), tier.clone(), 3)));
 
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     let waits = (2..6).map(|seq| {
         let first = u8::try_from(seq).unwrap() * 2;
+        hold(&tier, [first]);
         let handle = engine.submit(task(seq, [first, first + 1])).unwrap();
-        runtime.spawn(async move { tokio::time::timeout(LONG, handle).await.expect("in time") })
+        let ended = woken(handle, tier.clone(), first);
+        runtime.spawn(async { tokio::time::timeout(LONG, ended).await.expect("in time") })
     });
     let outcomes: Vec<_> =
         waits.collect::<Vec<_>>().into_iter().map(|w| runtime.block_on(w).unwrap()).collect();
@@ -137,53 +173,132 @@ fn pollster_and_tokio_drive_the_same_handles() {
 
 #[test]
 fn shutdown_cancels_the_queue_and_joins() {
-    let (engine, tier, _) = start(EngineConfig::GSA.prefetch_workers(2));
+    let (engine, tier, stack) = start(EngineConfig::GSA.prefetch_workers(2));
+    hold(&tier, 0..200);
     let handles: Vec<_> = (0..20u8)
         .map(|seq| engine.submit(task(seq.into(), (0..10).map(|b| seq * 10 + b))).unwrap())
         .collect();
-    let waiter = std::thread::spawn(move || handles.iter().map(|h| h.wait(LONG)).collect::<Vec<_>>());
-    let begin = Instant::now();
-    engine.shutdown();
-    assert!(begin.elapsed() < Duration::from_secs(2), "200 loads of 20 ms on two workers would take 2 s");
-    let outcomes = waiter.join().unwrap();
-    assert!(outcomes.iter().filter(|o| matches!(o, TaskOutcome::Cancelled)).count() >= 10);
-    let reads = tier.reads().len();
-    std::thread::sleep(LATENCY * 3);
-    assert_eq!(tier.reads().len(), reads, "no worker is left");
+    tier.wait_for_reads(2);
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for handle in &handles {
+                let outcome = handle.wait(LONG);
+                assert!(matches!(outcome, TaskOutcome::Cancelled), "{outcome:?}");
+            }
+            released.store(true, Ordering::Relaxed);
+            release(&tier, 0..200);
+        });
+        engine.shutdown();
+        assert!(released.load(Ordering::Relaxed), "the loads under way were not waited for");
+    });
+    assert_eq!(Arc::strong_count(&stack), 1, "a worker is left");
+    assert_eq!(tier.reads().len(), 2, "one load of each worker");
 }
 
 #[test]
 fn submissions_past_the_limit_are_refused_and_work_resumes() {
     let config = EngineConfig::GSA.prefetch_workers(1).max_pending_prefetch(2);
-    let (engine, _, _) = start(config);
+    let (engine, tier, _) = start(config);
+    hold(&tier, [1]);
     let first = engine.submit(task(1, [1])).unwrap();
     let _second = engine.submit(task(2, [2])).unwrap();
     let refused = engine.submit(task(3, [3])).err();
     assert_eq!(refused, Some(SubmitError::QueueFull { pending_max: 2 }));
+    release(&tier, [1]);
     assert_ready(&first.wait(LONG));
     assert_ready(&engine.submit(task(3, [3])).unwrap().wait(LONG));
     let zero = Engine::new(start(config).2, config.prefetch_workers(0));
     assert!(matches!(zero.err(), Some(EngineError::ZeroLimit { limit: "prefetch_workers" })));
 }
 
+/// Time that goes on as the test says.
+#[derive(Default)]
+struct TestClock {
+    seconds: AtomicU64,
+    /// Number of times that somebody looked at the clock.
+    looks: AtomicUsize,
+}
+
+impl TestClock {
+    fn advance(&self, seconds: u64) {
+        self.seconds.fetch_add(seconds, Ordering::SeqCst);
+    }
+
+    /// Runs `wait` on a thread of its own, and `then` once that has looked at the clock, which nobody else does now.
+    fn while_waiting<T: Send>(&self, wait: impl FnOnce() -> T + Send, then: impl FnOnce()) -> T {
+        let before = self.looks.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(wait);
+            until("it waits", || self.looks.load(Ordering::SeqCst) > before);
+            then();
+            waiter.join().unwrap()
+        })
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Duration {
+        let now = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        now
+    }
+}
+
+/// Looks again and again whether something holds.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < LONG, "waiting in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn overlap_tells_waiting_from_hiding() {
-    let (engine, _, stack) = start(EngineConfig::GSA);
+    let clock: Arc<TestClock> = Arc::default();
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));
+    let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
+    let engine = Engine::with_clock(stack.clone(), EngineConfig::GSA, clock.clone()).unwrap();
     assert_eq!(stack.counters().overlap().hidden(), None);
-    assert_ready(&engine.submit(task(1, 0..4)).unwrap().wait(LONG));
-    let eager = stack.counters().overlap();
-    assert!(eager.hidden().unwrap() < 0.5, "{eager:?}");
-    assert!(stack.counters().tier(TierName::DISK).wait >= eager.waited);
+    let seconds = |transfer, waited| Overlap {
+        transfer: Duration::from_secs(transfer),
+        waited: Duration::from_secs(waited),
+    };
+    // All workers are in a read when this returns.
+    let submit = |seq, blocks: Range<u8>| {
+        let before = tier.reads().len();
+        hold(&tier, blocks.clone());
+        let handle = engine.submit(task(seq, blocks)).unwrap();
+        tier.wait_for_reads(before + 4);
+        handle
+    };
+    let release_after = |seconds, blocks: Range<u8>| {
+        clock.advance(seconds);
+        release(&tier, blocks);
+    };
 
-    let handle = engine.submit(task(2, 10..14)).unwrap();
-    while !handle.is_settled() {
-        std::thread::sleep(LATENCY);
-    }
+    // Two of ten seconds pass before somebody waits.
+    let handle = submit(1, 0..4);
+    clock.advance(2);
+    assert_ready(&clock.while_waiting(|| handle.wait(LONG), || release_after(8, 0..4)));
+    assert_eq!(stack.counters().overlap(), seconds(10, 8));
+    assert_eq!(stack.counters().tier(TierName::DISK).wait, Duration::from_secs(8));
+
+    let handle = submit(2, 10..14);
+    clock.advance(5);
+    assert_ready(&clock.while_waiting(|| pollster::block_on(handle), || release_after(1, 10..14)));
+    assert_eq!(stack.counters().overlap(), seconds(16, 9));
+
+    let handle = submit(3, 20..24);
+    release_after(4, 20..24);
+    until("the blocks are there", || handle.is_settled());
+    clock.advance(100);
     assert_ready(&handle.wait(LONG));
-    let both = stack.counters().overlap();
-    let second = both.transfer - eager.transfer;
-    assert!(both.waited - eager.waited < second / 10, "{eager:?} {both:?}");
-    assert_eq!(stack.counters().tier(TierName::DISK).bytes_read, 8 * 24);
+    assert_eq!(stack.counters().overlap(), seconds(20, 9));
+    assert_eq!(stack.counters().overlap().hidden(), Some(1.0 - 9.0 / 20.0));
+    assert_eq!(stack.counters().tier(TierName::DISK).bytes_read, 12 * 24);
 }
 
 /// Many threads submit, replace, cancel and wait while blocks fail: every handle ends, and nothing stays

@@ -1,6 +1,7 @@
 //! The store: blocks written in the background, and what becomes of failures.
 
-use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvblock::BlockHash;
@@ -15,8 +16,8 @@ fn small() -> StoreConfig {
     StoreConfig::UCM.streams(2).waiting_depth(8)
 }
 
-/// A tier that takes its time, has no room for block 2 and panics on block 3.
-struct Reluctant(Duration);
+/// A tier that writes nothing while the sender is there, has no room for block 2 and panics on block 3.
+struct Reluctant(Mutex<Receiver<()>>);
 
 impl Tier for Reluctant {
     fn name(&self) -> TierName {
@@ -40,7 +41,8 @@ impl Tier for Reluctant {
     }
 
     fn write(&self, block: BlockHash, _: &[u8]) -> Result<Stored, TierError> {
-        std::thread::sleep(self.0);
+        // Nothing is sent; a wait ends because the sender is dropped.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
         assert_ne!(block, key(3), "block 3 comes");
         if block == key(2) {
             return Err(TierError::Full { tier: self.name(), capacity_blocks: 0 });
@@ -53,8 +55,11 @@ impl Tier for Reluctant {
     }
 }
 
-fn reluctant(time: Duration, config: StoreConfig) -> Store {
-    Store::new(Arc::new(TierStack::new(vec![Arc::new(Reluctant(time))]).unwrap()), config).unwrap()
+/// A store, and what holds its writes: declared later, it goes first, and the store can end what it was given.
+fn reluctant(config: StoreConfig) -> (Store, Sender<()>) {
+    let (held, wait) = mpsc::channel();
+    let stack = TierStack::new(vec![Arc::new(Reluctant(Mutex::new(wait)))]).unwrap();
+    (Store::new(Arc::new(stack), config).unwrap(), held)
 }
 
 fn blocks(range: std::ops::Range<u16>) -> Vec<(BlockHash, Arc<[u8]>)> {
@@ -80,8 +85,10 @@ fn blocks_are_found_once_their_task_has_ended_or_the_store_is_gone() {
 
 #[test]
 fn failures_name_the_first_bad_block_and_end_the_wait() {
-    let store = reluctant(Duration::from_millis(2), small());
+    let (store, held) = reluctant(small());
     let task = store.dump(blocks(0..5)).unwrap();
+    assert!(!store.check(&task));
+    drop(held);
     while !store.check(&task) {
         std::thread::yield_now();
     }
@@ -95,7 +102,7 @@ fn failures_name_the_first_bad_block_and_end_the_wait() {
 
 #[test]
 fn a_slow_tier_runs_into_the_timeout_and_a_long_task_into_the_queue_limit() {
-    let store = reluctant(Duration::from_millis(100), small().timeout(Duration::from_millis(5)));
+    let (store, _held) = reluctant(small().timeout(Duration::from_millis(5)));
     assert!(matches!(store.dump(blocks(4..13)).err(), Some(StoreError::QueueFull { jobs: 9, depth: 8, .. })));
     let task = store.dump(blocks(4..5)).unwrap();
     assert!(!store.check(&task));
