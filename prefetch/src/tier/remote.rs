@@ -142,6 +142,14 @@ impl RemoteTier {
         Self::assemble(places, Naming::flat(config.space()), clock, config)
     }
 
+    /// Measures the pauses after failures by another clock than the system's. Limits for requests stay with that one.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
     fn assemble(
         places: Vec<Arc<dyn Objects>>,
         naming: Naming,

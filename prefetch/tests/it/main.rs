@@ -14,3 +14,4 @@ mod remote;
 mod s3;
 #[cfg(feature = "disk")]
 mod simulation;
+mod time;

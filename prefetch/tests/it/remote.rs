@@ -9,10 +9,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use crate::time::{LONG, TestClock, in_time};
 use kvblock::SeqId;
+use prefetch::clock::Clock;
 use prefetch::engine::{Engine, EngineConfig, Submission, TaskKey, TaskOutcome};
 use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
@@ -22,7 +25,9 @@ use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Ti
 use proptest::prelude::*;
 
 /// Time for which a tier leaves a failed service alone.
-const PAUSE: Duration = Duration::from_millis(1500);
+const PAUSE: Duration = Duration::from_secs(15);
+/// A limit for requests that no test can wait for: it fails first, after [`LONG`].
+const TOO_LONG: Duration = Duration::from_secs(300);
 
 /// A server of this test on a free loopback port; killed by its own pid at the end.
 struct Redis {
@@ -98,7 +103,7 @@ impl Drop for Redis {
 
 fn config(namespace: &str) -> RemoteConfig {
     let mut config = RemoteConfig::new(layout(), namespace);
-    (config.timeout, config.retry_after) = (Duration::from_secs(2), PAUSE);
+    (config.timeout, config.retry_after) = (LONG, PAUSE);
     config
 }
 
@@ -232,63 +237,77 @@ fn a_damaged_object_is_refused_and_replaced() {
 #[test]
 fn a_server_that_is_not_there_is_said_so_at_once() {
     let spec: RemoteSpec = format!("redis://127.0.0.1:{}/0", free_port()).parse().unwrap();
-    let begin = Instant::now();
-    let error = RemoteTier::open(&spec, config("nowhere")).unwrap().probe().unwrap_err();
-    let source = std::error::Error::source(&error).unwrap().to_string();
-    assert!(source.to_lowercase().contains("connection refused"), "{source}");
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    let tier = RemoteTier::open(&spec, config("nowhere").timeout(TOO_LONG)).unwrap();
+    assert_refused(&in_time(move || tier.probe().unwrap_err()));
+}
+
+/// The tier itself has tried to connect. The client says the same in other words, seconds later.
+#[track_caller]
+fn assert_refused(error: &TierError) {
+    let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    assert!(source.starts_with("Connection refused"), "{error}: {source}");
+}
+
+/// A clock on which ten seconds pass between two looks.
+#[derive(Default)]
+struct TenSecondsALook(AtomicU64);
+
+impl Clock for TenSecondsALook {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.fetch_add(10, Ordering::Relaxed))
+    }
 }
 
 #[test]
 fn a_server_that_hangs_takes_a_part_of_the_time_only() {
     let redis = Redis::start();
-    let tier = redis.tier("hang");
-    tier.write(key(1), &block(1)).unwrap();
+    redis.tier("hang").write(key(1), &block(1)).unwrap();
+    // Here a limit has to pass.
+    let config = config("hang").timeout(Duration::from_secs(1)).retry_after(Duration::from_secs(3));
+    let tier = RemoteTier::open(&redis.spec(0), config).unwrap();
+    let tier = tier.with_clock(Arc::<TenSecondsALook>::default());
     redis.command("CLIENT PAUSE 60000 ALL").unwrap();
-    let begin = Instant::now();
-    assert!(matches!(read(&tier, 1), Err(TierError::Backend { .. })));
-    // The time for a request is 2 seconds, and the second try is a part of it.
-    let lost = begin.elapsed();
-    assert!((2.0..4.0).contains(&lost.as_secs_f64()), "{lost:?}, two whole tries");
+    let error = read(&tier, 1).unwrap_err();
+    // The client has the same limit, and after it a second try. Its own words would come after both.
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(source, "no answer within 1s");
     let Err(TierError::Down { retry_in, .. }) = read(&tier, 1) else { panic!("it is not asked again") };
-    assert!(retry_in > 3 * lost, "{retry_in:?} after {lost:?}");
+    // The failed request took ten seconds, and four times as many are the pause. Ten have passed since.
+    assert_eq!(retry_in, Duration::from_secs(30));
 }
 
 #[test]
 fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     let redis = Redis::start();
     let port = redis.port;
-    let tier = Arc::new(redis.tier("death"));
+    let clock: Arc<TestClock> = Arc::default();
+    let tier = RemoteTier::open(&redis.spec(0), config("death").timeout(TOO_LONG)).unwrap();
+    let tier = Arc::new(tier.with_clock(clock.clone()));
     tier.write(key(1), &block(1)).unwrap();
     let stack = Arc::new(TierStack::new(vec![tier.clone() as Arc<dyn Tier>]).unwrap());
     let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
     drop(redis);
     let submission =
         Submission::new(TaskKey { seq: SeqId::new(1), generation: 0 }, Priority::Urgent, vec![key(1)]);
-    let begin = Instant::now();
-    let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
-    assert!(
-        begin.elapsed() < Duration::from_secs(1),
-        "half of the time for a request: {:?}",
-        begin.elapsed()
-    );
+    let outcome = engine.submit(submission).unwrap().wait(LONG);
     let TaskOutcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*bad[0].error, TierError::Backend { tier: TierName::REMOTE, .. }), "{:?}", bad[0].error);
+    assert_refused(&bad[0].error);
 
-    // The next calls do not wait for a timeout each.
-    let begin = Instant::now();
+    // The next calls ask nobody, and know for how long.
     assert!((0..100).all(|n| stack.lookup(key(n)).is_none()));
-    assert!(begin.elapsed() < PAUSE, "{:?}", begin.elapsed());
-    assert!(matches!(read(&*tier, 1), Err(TierError::Down { .. })));
+    clock.advance(PAUSE - Duration::from_secs(1));
+    let Err(TierError::Down { retry_in, .. }) = read(&*tier, 1) else { panic!("it is asked again") };
+    assert_eq!(retry_in, Duration::from_secs(1));
     assert_eq!(stack.counters().tier(TierName::REMOTE).errors, 101);
-    // Nor does the one that looks whether the server is back.
-    std::thread::sleep(PAUSE);
-    let begin = Instant::now();
-    assert!(matches!(read(&*tier, 1), Err(TierError::Backend { .. })));
-    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    // The one that looks whether the server is back waits for no limit either.
+    clock.advance(Duration::from_secs(1));
+    let again = tier.clone();
+    assert_refused(&in_time(move || read(&*again, 1).unwrap_err()));
 
     let _redis = Redis::start_on(port).expect("the port is still free");
-    std::thread::sleep(PAUSE);
+    assert!(matches!(read(&*tier, 2), Err(TierError::Down { .. })));
+    clock.advance(PAUSE);
     assert_eq!(tier.write(key(2), &block(2)).unwrap(), Stored::Written);
     assert_eq!(read(&*tier, 2).unwrap(), block(2));
 }

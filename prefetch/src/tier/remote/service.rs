@@ -150,15 +150,15 @@ impl Service {
     /// Waits for an answer, at most for the timeout. If none comes soon, checks that the server can be reached,
     /// because the client would try to connect for twice the timeout before it reports that no server is there.
     fn wait_for_redis<T>(&self, answer: &mpsc::Receiver<T>) -> Result<T, ObjectError> {
-        let until = Instant::now() + self.timeout;
+        let limit = self.timeout;
+        let until = Instant::now() + limit;
         let rest = || until.saturating_duration_since(Instant::now());
-        match answer.recv_timeout(PATIENCE.min(self.timeout)) {
+        match answer.recv_timeout(PATIENCE.min(limit)) {
             Err(RecvTimeoutError::Timeout) => reach(&self.place.info().name(), rest())?,
             answer => return answer.map_err(|gone| ObjectError::Failed(Box::new(gone))),
         }
-        let late = || {
-            std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no answer within {:?}", self.timeout))
-        };
+        let late =
+            || std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
         answer.recv_timeout(rest()).map_err(|_| ObjectError::Failed(Box::new(late())))
     }
 }

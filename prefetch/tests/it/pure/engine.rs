@@ -3,12 +3,11 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Context;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvblock::SeqId;
-use prefetch::clock::Clock;
 use prefetch::counters::Overlap;
 use prefetch::engine::{
     Engine, EngineConfig, EngineError, Handle, Submission, SubmitError, TaskKey, TaskOutcome,
@@ -19,9 +18,7 @@ use prefetch::testing::{FakeTier, Fault};
 use prefetch::tier::{TierError, TierName};
 
 use super::{hash, hashes, layout};
-
-/// A limit for what must come, so that a failed test ends.
-const LONG: Duration = Duration::from_secs(30);
+use crate::time::{LONG, TestClock, until};
 
 fn start(config: EngineConfig) -> (Engine, Arc<FakeTier>, Arc<TierStack>) {
     let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));
@@ -212,49 +209,6 @@ fn submissions_past_the_limit_are_refused_and_work_resumes() {
     assert!(matches!(zero.err(), Some(EngineError::ZeroLimit { limit: "prefetch_workers" })));
 }
 
-/// Time that goes on as the test says.
-#[derive(Default)]
-struct TestClock {
-    seconds: AtomicU64,
-    /// Number of times that somebody looked at the clock.
-    looks: AtomicUsize,
-}
-
-impl TestClock {
-    fn advance(&self, seconds: u64) {
-        self.seconds.fetch_add(seconds, Ordering::SeqCst);
-    }
-
-    /// Runs `wait` on a thread of its own, and `then` once that has looked at the clock, which nobody else does now.
-    fn while_waiting<T: Send>(&self, wait: impl FnOnce() -> T + Send, then: impl FnOnce()) -> T {
-        let before = self.looks.load(Ordering::SeqCst);
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(wait);
-            until("it waits", || self.looks.load(Ordering::SeqCst) > before);
-            then();
-            waiter.join().unwrap()
-        })
-    }
-}
-
-impl Clock for TestClock {
-    fn now(&self) -> Duration {
-        let now = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
-        self.looks.fetch_add(1, Ordering::SeqCst);
-        now
-    }
-}
-
-/// Looks again and again whether something holds.
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < LONG, "waiting in vain until {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn overlap_tells_waiting_from_hiding() {
     let clock: Arc<TestClock> = Arc::default();
@@ -275,26 +229,26 @@ fn overlap_tells_waiting_from_hiding() {
         handle
     };
     let release_after = |seconds, blocks: Range<u8>| {
-        clock.advance(seconds);
+        clock.advance(Duration::from_secs(seconds));
         release(&tier, blocks);
     };
 
     // Two of ten seconds pass before somebody waits.
     let handle = submit(1, 0..4);
-    clock.advance(2);
+    clock.advance(Duration::from_secs(2));
     assert_ready(&clock.while_waiting(|| handle.wait(LONG), || release_after(8, 0..4)));
     assert_eq!(stack.counters().overlap(), seconds(10, 8));
     assert_eq!(stack.counters().tier(TierName::DISK).wait, Duration::from_secs(8));
 
     let handle = submit(2, 10..14);
-    clock.advance(5);
+    clock.advance(Duration::from_secs(5));
     assert_ready(&clock.while_waiting(|| pollster::block_on(handle), || release_after(1, 10..14)));
     assert_eq!(stack.counters().overlap(), seconds(16, 9));
 
     let handle = submit(3, 20..24);
     release_after(4, 20..24);
     until("the blocks are there", || handle.is_settled());
-    clock.advance(100);
+    clock.advance(Duration::from_secs(100));
     assert_ready(&handle.wait(LONG));
     assert_eq!(stack.counters().overlap(), seconds(20, 9));
     assert_eq!(stack.counters().overlap().hidden(), Some(1.0 - 9.0 / 20.0));
