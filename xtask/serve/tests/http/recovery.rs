@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -171,14 +171,17 @@ fn a_server_whose_engine_panics_answers_with_errors_and_ends() {
     assert_eq!(server.join().unwrap(), Stopped::EngineFailed);
 }
 
-/// Allows every token, the second one after a long time.
+/// Allows every token; the second one once the sender of the channel is gone.
 #[derive(Debug, Clone)]
-struct Slow(Arc<AtomicUsize>);
+struct Held {
+    tokens: Arc<AtomicUsize>,
+    gate: Arc<Mutex<mpsc::Receiver<()>>>,
+}
 
-impl TokenMask for Slow {
+impl TokenMask for Held {
     fn allow(&mut self, allowed: &mut [u32]) {
-        if self.0.fetch_add(1, Ordering::Relaxed) == 1 {
-            thread::sleep(Duration::from_secs(3));
+        if self.tokens.fetch_add(1, Ordering::Relaxed) == 1 {
+            let _ = self.gate.lock().unwrap().recv();
         }
         allowed.fill(u32::MAX);
     }
@@ -195,15 +198,20 @@ fn a_step_that_stalls_is_told() {
     let mut bounds = HandleOptions::default();
     bounds.stall_time = Some(Duration::from_secs(1));
     let (served, told) = serve_alone(Spawn::Once, bounds);
+    let (hold, gate) = mpsc::channel();
     let mut request = Request::new(vec![1, 2, 3]).max_tokens(3).ignore_eos();
-    request.mask = Some(Box::new(Slow(Arc::default())));
+    request.mask = Some(Box::new(Held { tokens: Arc::default(), gate: Arc::new(Mutex::new(gate)) }));
     let stream = served.handle.submit(request).unwrap();
     until("the server is not ready", || get(&served, "/health").status == 503);
     assert_eq!(served.handle.health(), Health::Stalled);
     assert_eq!(get(&served, "/health/ready").refused(503)["code"], "engine_stalled");
     get(&served, "/health/live").ok();
+    until(
+        "the stall is told",
+        || matches!(told.try_recv(), Ok(Note::StepStalled { seconds }) if seconds >= 1.0),
+    );
+    assert!(served.handle.num_stalls() >= 1);
+    drop(hold);
     assert!(stream.blocking().map(Result::unwrap).count() >= 4);
     until("the server is ready", || get(&served, "/health").status == 200);
-    assert!(served.handle.num_stalls() >= 1);
-    assert!(told.try_iter().any(|note| matches!(note, Note::StepStalled { seconds } if seconds >= 1.0)));
 }
