@@ -157,13 +157,14 @@ impl Ended<'_> {
     pub(crate) fn send(&self, begun: &Begun) {
         let Begun { traces, at, parent, model } = begun;
         let tracer = traces.0.tracer(env!("CARGO_PKG_NAME"));
-        let attributes = self.attributes(model, at.elapsed().unwrap_or_default());
+        let whole = at.elapsed().unwrap_or_default();
+        let attributes = self.attributes(model, whole);
         let builder = tracer.span_builder(SPAN).with_kind(SpanKind::Server).with_start_time(*at);
         let mut span = builder.with_attributes(attributes).start_with_context(&tracer, parent);
         if self.status.is_server_error() {
             span.set_status(Status::error(self.refused.unwrap_or_default().to_owned()));
         }
-        span.end();
+        span.end_with_timestamp(*at + whole);
     }
 
     fn attributes(&self, model: &str, whole: Duration) -> Vec<KeyValue> {

@@ -1,7 +1,7 @@
 //! Full queues, clients that go away, and the end of a server.
 
 use std::io::{BufReader, Read};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda::HandleOptions;
 use serde_json::{Value, json};
@@ -98,14 +98,12 @@ fn late_requests_end_with_an_error() {
     setup.options.request_timeout = Some(Duration::from_millis(150));
     let served = start(setup);
     let _slowed = slowed(&served);
-    let begun = Instant::now();
     let error = receive(send(&served, &endless(false))).refused(504);
     assert_eq!(error["code"], "timeout");
     let events = receive(send(&served, &endless(true))).events();
     let [.., failed, done] = &events[..] else { panic!("{events:?}") };
     let failed: Value = serde_json::from_str(failed).unwrap();
     assert_eq!((&failed["error"]["code"], done.as_str()), (&json!("timeout"), "[DONE]"));
-    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Spans of calls, as a collector gets them.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -144,7 +145,7 @@ fn a_call_is_a_span_with_its_parent_tokens_and_times() {
     let first = float(answered, "gen_ai.latency.time_to_first_token");
     assert!(first > 0.0 && first >= float(answered, "gen_ai.latency.time_in_queue") && whole >= first);
     let span = Duration::from_nanos(answered.end_time_unix_nano - answered.start_time_unix_nano);
-    assert!((span.as_secs_f64() - whole).abs() < 0.1, "{span:?}, {whole} s");
+    assert_eq!(span.as_secs_f64().to_bits(), whole.to_bits(), "{span:?}, {whole} s");
     // A span of its own, and no failure of the server's.
     assert!(refused.parent_span_id.is_empty() && refused.trace_id != answered.trace_id);
     assert_eq!(int(refused, "http.response.status_code"), 400);
@@ -161,9 +162,12 @@ fn a_collector_that_is_away_costs_the_calls_nothing() {
     for _ in 0..3 {
         assert_eq!(call(&served, "", &json!({ "prompt": "the", "max_tokens": 2 })).status, 200);
     }
-    let begun = Instant::now();
-    traces.finish();
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let (finished, end) = mpsc::channel();
+    thread::spawn(move || {
+        traces.finish();
+        finished.send(())
+    });
+    end.recv_timeout(Duration::from_secs(60)).expect("the last traces are given up");
     assert_eq!(call(&served, "", &json!({ "prompt": "the", "max_tokens": 2 })).status, 200);
 }
 
