@@ -2,7 +2,6 @@
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -129,7 +128,7 @@ fn survives_the_end_of_prefill(mut pair: Pair, router: &Router) {
     router.post("/v1/completions", &complete("before")).ok();
     let port = pair.prefill.address.rsplit(':').next().unwrap().parse().unwrap();
     pair.prefill.kill();
-    let begun = Instant::now();
+    // Each is answered: the client gives up after a minute, and panics.
     thread::scope(|scope| {
         for about in ["one", "two", "three"] {
             scope.spawn(move || {
@@ -140,7 +139,6 @@ fn survives_the_end_of_prefill(mut pair: Pair, router: &Router) {
             });
         }
     });
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let back = worker(port, &["--reproducible", "--kv-tiers", &pair.store.spec()]);
     until("the server is used again", || {
         router.post("/v1/completions", &complete("again"));
@@ -209,10 +207,9 @@ fn a_reply_with_parameters_has_its_blocks_in_the_store() {
 #[test]
 fn a_store_that_hangs_holds_a_reply_up_for_a_while_only() {
     let pair = Pair::start();
-    pair.store.command("CLIENT PAUSE 60000 ALL").unwrap();
-    let begun = Instant::now();
+    // Longer than the minute after which the client gives up.
+    pair.store.command("CLIENT PAUSE 3600000 ALL").unwrap();
     direct(&pair.prefill, "/v1/completions", &prefill("tea")).ok();
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 #[test]
