@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ use super::super::served::{Request, serve};
 use super::super::tiny::tiny;
 use super::selected::{QUEST, predictions, resident, selecting};
 use crate::{cases, usual};
+
+/// A limit for what must come, so that a failed test ends.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Ranks in every third step, more blocks than those at the ends.
 const RANKED: &str =
@@ -152,39 +155,81 @@ fn a_disk_that_fails_for_a_while_gives_no_wrong_token() {
     }
 }
 
-/// Predictions for a sequence are still to be read when that ends, since they are read slowly, and are not read any more.
+/// Reads of blocks ahead of their use. Those of the second sequence wait while the gate is closed.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_closed: bool,
+    /// Layers and blocks that were read since the gate was turned, of each sequence.
+    read: [BTreeSet<(usize, usize)>; 2],
+}
+
+impl Gate {
+    fn turn(&self, is_closed: bool) {
+        *self.state.lock().unwrap() = GateState { is_closed, ..GateState::default() };
+        self.changed.notify_all();
+    }
+
+    /// A read of K or V of a block. Of the file's blocks the odd ones are of the second sequence.
+    fn pass(&self, region: usize, block: usize) {
+        let mut state = self.state.lock().unwrap();
+        state.read[block % 2].insert((region / 2, block));
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| state.is_closed && block % 2 == 1).unwrap());
+    }
+
+    /// The blocks of the second sequence that were read, once `count` of a sequence were.
+    fn wait_for(&self, count: usize, of: usize) -> BTreeSet<(usize, usize)> {
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, LONG, |state| state.read[of].len() < count);
+        let (state, result) = waited.unwrap();
+        assert!(!result.timed_out(), "not {count} blocks of sequence {of}: {:?}", state.read);
+        state.read[1].clone()
+    }
+}
+
+/// Predictions for a sequence are still to be read when that ends, since the first read of them lasts, and are not read any more.
 #[test]
 fn what_was_predicted_for_a_sequence_that_ended_is_not_read() {
     let volume = SimVolume::new(11, u64::MAX);
     let spec = "quest:page_budget=10,dense_layers=0,block_size=16";
     let options = selecting(&volume, spec, KvDtype::F16, 64, 1);
-    let options = options.reads_ahead(EngineConfig::GSA.prefetch_workers(1));
-    let mut pair = Pair::new(tiny().decoder(&options));
+    // A step that repeats another one still predicts: a small cache does not hold all that the first has named.
+    let limits = EngineConfig::GSA.prefetch_workers(1).prefetch_cache_size(6);
+    let mut pair = Pair::new(tiny().decoder(&options.reads_ahead(limits)));
     pair.step(&[0, 1], 256..400, Phase::Prefill);
-    pair.decode(&[0, 1], 400);
     let shape = pair.decoder.kv().spill().unwrap().shape();
-    // Of the file's blocks the odd ones are of the second sequence.
-    let read: Arc<Mutex<BTreeSet<usize>>> = Arc::default();
-    let reads = Arc::clone(&read);
+    let gate: Arc<Gate> = Arc::default();
+    let reads = Arc::clone(&gate);
     volume.before_read(move |_, offset| {
-        let block = usize::try_from(offset).unwrap() / shape.block_bytes % shape.blocks as usize;
-        if reads_ahead() && block % 2 == 1 {
-            reads.lock().unwrap().insert(block);
-            thread::sleep(Duration::from_millis(60));
+        let (blocks, at) = (shape.blocks as usize, usize::try_from(offset).unwrap() / shape.block_bytes);
+        if reads_ahead() {
+            reads.pass(at / blocks, at % blocks);
         }
     });
-    let before = predictions(&pair.decoder).predicted;
-    pair.decode(&[0, 1], 401);
-    assert!(predictions(&pair.decoder).predicted >= before + 10, "little is to be read");
-    // The same again lacks nothing, which would end what was predicted for its layer. The first step replaces the predictions
-    // of all layers but the last one, the second one those.
-    pair.decode(&[0], 401);
-    pair.decode(&[0], 401);
-    // One may be on its way.
-    thread::sleep(Duration::from_millis(150));
-    read.lock().unwrap().clear();
-    thread::sleep(Duration::from_millis(300));
-    assert_eq!(*read.lock().unwrap(), BTreeSet::new());
+    let decode = |pair: &mut Pair, of: &[usize]| {
+        let before = predictions(&pair.decoder).predicted;
+        pair.decode(of, 400);
+        predictions(&pair.decoder).predicted - before
+    };
+    decode(&mut pair, &[0, 1]);
+    gate.turn(true);
+    // The same again lacks nothing, so that no step waits at the gate, or ends what was predicted for its layer.
+    assert!(decode(&mut pair, &[0, 1]) >= 10, "little is to be read");
+    let under_way = gate.wait_for(1, 1);
+    // The first step replaces the predictions of all layers but the last one, the second one those.
+    decode(&mut pair, &[0]);
+    let own = usize::try_from(decode(&mut pair, &[0])).unwrap();
+    assert!(own > 0, "nothing comes after what was predicted for both");
+    assert_eq!(gate.wait_for(1, 1), under_way, "one thread reads");
+    gate.turn(false);
+    let read = gate.wait_for(own, 0);
+    assert!(read.is_subset(&under_way), "{read:?} were read, {under_way:?} were under way");
     let ahead = predictions(&pair.decoder);
     assert!(ahead.predicted > ahead.used + ahead.late, "{ahead:?}");
 }
