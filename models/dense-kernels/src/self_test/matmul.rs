@@ -216,7 +216,7 @@ pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
 pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile_rows = filled(variant, slot::ROWS);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, spec, tile_rows, SUM)];
+        return vec![super::moe::several(variant, spec, tile_rows, LANES)];
     }
     if let Some(size) = spec.size() {
         return vec![timed(variant, &MatmulParams::new(timed_shape(size)), size, Given::F32, 1)];
@@ -236,7 +236,7 @@ pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
 pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = Tile::of(variant);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, spec, tile.rows(), SUM)];
+        return vec![super::moe::several(variant, spec, tile.rows(), LANES)];
     }
     if let Some(size) = spec.size() {
         return vec![timed(variant, &MatmulParams::new(timed_shape(size)), size, Given::F32, 1)];

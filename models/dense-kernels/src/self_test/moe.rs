@@ -11,6 +11,9 @@ use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::{Case, Spec, filled};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 
 use super::{products, tensors};
 use crate::cpu::matmul_int8::Codes;
@@ -28,6 +31,8 @@ use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
 
 /// Tolerance of a few products and an exponential.
 const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
+/// Tolerance of a row's weights, whose sum is 2.5.
+const WEIGHTS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
 
 pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let scores = [Score::Softmax, Score::SoftmaxOfChosen, Score::Sigmoid, Score::SqrtSoftplus];
@@ -52,22 +57,27 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
         packing: ExpertPacking::Rows,
     };
     let (rows, salt) = (spec.rows(5, 1..=70), spec.number(0, 0..=1000));
-    // Every row has the same logits in another order, far enough apart for f32 to rank as f64 does.
-    let logit = |row: u32, expert: u32| {
-        let rank = (expert * 77 + row * 13 + salt) % experts;
-        4.0 * rank as f32 / experts as f32 - 2.0
-    };
-    let logits: Vec<f32> = (0..rows).flat_map(|row| (0..experts).map(move |e| logit(row, e))).collect();
+    let mut rng = StdRng::seed_from_u64(spec.seed(6));
+    // A constant moves no choice.
+    let correction = vec![spec.one_of(0.75, &[0.0, 0.75]); experts as usize];
     // Biases are smaller than the distance of ranks.
     let bias: Vec<f32> = (0..experts).map(|e| (e % 3) as f32 / experts as f32).collect();
-    let biased: Vec<f32> = match moe.biases {
-        true => logits
-            .chunks_exact(bias.len())
-            .flat_map(|row| row.iter().zip(&bias).map(|(x, b)| x + b))
-            .collect(),
-        false => logits.clone(),
+    let biased = |row: &[f32]| match moe.biases {
+        true => row.iter().zip(&bias).map(|(x, b)| x + b).collect(),
+        false => row.to_vec(),
     };
-    let correction = vec![0.75; experts as usize];
+    // Every row has the same logits in another order. They, and sums of groups, are far enough apart for f32 to rank as f64 does.
+    let mut row = || loop {
+        let mut row: Vec<f32> = (0..experts).map(|rank| 4.0 * rank as f32 / experts as f32 - 2.0).collect();
+        row.shuffle(&mut rng);
+        let mut groups = cpu::moe_route::group_scores(&moe, &biased(&row), &correction);
+        groups.sort_by(f64::total_cmp);
+        if groups.windows(2).all(|pair| pair[1] - pair[0] > 1e-5) {
+            return row;
+        }
+    };
+    let logits: Vec<f32> = (0..rows).flat_map(|_| row()).collect();
+    let biased: Vec<f32> = logits.chunks_exact(bias.len()).flat_map(biased).collect();
     let tokens: Vec<u32> = (0..rows).map(|row| row % 3).collect();
     let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| (entry * 31 + salt) % experts).collect();
     let params = MoeRouteParams { rows, scale: moe.router.scale };
@@ -79,7 +89,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .binding(&tokens)
         .binding(&table)
         .words(&vec![u32::MAX; chosen.len()], &chosen)
-        .output(UNIT, &weights)
+        .output(WEIGHTS, &weights)
         .binding(&bias);
     let mut cases = vec![case];
     if hashed.is_none() && spec.size().is_none() {
@@ -94,10 +104,11 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let experts = filled(variant, moe_route::EXPERTS);
+    let tile = spec.one_of(4, &[1, 4, 8, 16, 64, 128]);
     let case = |what, ids: &[u32], ordered: bool| {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
-        let max_tiles = moe_sort::max_tiles(pairs, experts, 4);
-        let params = MoeSortParams { pairs, tile: 4, max_tiles };
+        let max_tiles = moe_sort::max_tiles(pairs, experts, tile);
+        let params = MoeSortParams { pairs, tile, max_tiles };
         let clamped: Vec<u32> = ids.iter().map(|id| (*id).min(experts - 1)).collect();
         let (order, tiles) = cpu::moe_sort::moe_sort(&params, &clamped);
         let case =
@@ -107,9 +118,12 @@ pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs], none: None };
         if ordered { case.words(&before, &order) } else { case.indices(&before, any) }
     };
-    let (salt, pairs) = (spec.number(5, 0..=1000), spec.rows(300, 1..=2000));
-    let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + salt) % experts).collect();
-    let often: Vec<u32> = (0..pairs).map(|pair| pair * pair % 7 * (experts / 8)).collect();
+    let (pairs, used) = (spec.rows(300, 1..=2000), spec.number(experts.min(7), 1..=experts));
+    let mut rng = StdRng::seed_from_u64(spec.seed(5));
+    let mut once: Vec<u32> = (0..experts).collect();
+    once.shuffle(&mut rng);
+    once.truncate(experts.div_ceil(2) as usize);
+    let often: Vec<u32> = (0..pairs).map(|_| rng.random_range(0..used) * (experts / used)).collect();
     let outside: Vec<u32> = often.iter().map(|id| id.wrapping_mul(0x9e37_79b9)).collect();
     vec![
         case("experts of many pairs", &often, false),
@@ -319,24 +333,38 @@ pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
 /// Cases of rows that are multiplied by one of several matrices each, chosen by their place or by their expert, with
 /// tiles of `tile_rows` rows.
 pub(crate) fn several(variant: &Variant, spec: &Spec, tile_rows: u32, tolerance: Tolerance) -> Case {
-    let (matrices, cols) = (spec.number(5, 1..=9), spec.number(75, 1..=200));
-    let blocks = products::whole_blocks(variant, spec, 4);
-    let width = blocks as usize * BLOCK;
-    let tensors = self::matrices(variant, spec, matrices, cols, blocks);
-    let packed = side_by_side(&tensors);
     let routed = variant.get(ROWS) == Some(Rows::Routed);
-    // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
+    let activations = variant.get(matmul_coop::ACTIVATIONS);
+    let matrices = spec.number(5, 1..=9);
     // Some experts have more pairs than a tile, whatever its size.
-    let pairs = 2 * spec.number(2 * tile_rows + 9, 1..=2 * tile_rows + 9);
-    let others = spec.number(7, 1..=20);
-    let (x_div, results) = if routed { (2, pairs) } else { (matrices, others * matrices) };
+    let (usual, most) = if routed { (2 * tile_rows + 9, 2 * tile_rows + 9) } else { (7, 20) };
+    let [rows, cols, blocks] = spec.product().unwrap_or_else(|| {
+        let (rows, cols) = (spec.number(usual, 1..=most), spec.number(75, 1..=200));
+        [rows, cols, products::whole_blocks(variant, spec, 4)]
+    });
+    let mut tensors = self::matrices(variant, spec, matrices, cols, blocks);
+    // Rows of plain types need not fill their last block, whose weights are then zeros.
+    let is_plain = tensors[0].dtype.block_elems() == 1 && activations.is_none();
+    let gap = if is_plain { 4 * spec.number(0, 0..=7) } else { 0 };
+    let padding = gap as usize * tensors[0].dtype.block_bytes();
+    for tensor in &mut tensors {
+        let row = tensor.data.len() / cols as usize;
+        let rows = tensor.data.to_mut().chunks_exact_mut(row);
+        rows.for_each(|weights| weights[row - padding..].fill(0));
+    }
+    let packed = side_by_side(&tensors);
+    // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
+    let x_div = if routed { 2 } else { matrices };
+    let results = rows * x_div;
     let max_tiles = moe_sort::max_tiles(results, matrices, tile_rows);
-    let rows = if routed { max_tiles } else { others };
-    let vectors = if routed { pairs / 2 } else { results };
-    let x = spec.floats(vectors as usize * width, 9);
+    let width = (32 * blocks - gap) as usize;
+    let mut x = spec.floats(if routed { rows } else { results } as usize * width, 9);
+    x.resize(x.len() + gap as usize, 0.0);
     let experts: Vec<u32> =
         (0..results).map(|i| if routed { i * i % matrices } else { i % matrices }).collect();
-    let params = MatmulParams { x_div, matrices, ..MatmulParams::new([rows, cols, blocks]) };
+    let rows = if routed { max_tiles } else { rows };
+    let x_stride = 8 * blocks - gap / 4;
+    let params = MatmulParams { x_stride, x_div, matrices, ..MatmulParams::new([rows, cols, blocks]) };
     let one = MatmulParams { rows: 1, ..params };
     let mut want = vec![f32::NAN; (results * cols) as usize];
     for ((i, expert), y) in (0..).zip(&experts).zip(want.chunks_exact_mut(cols as usize)) {
@@ -345,7 +373,7 @@ pub(crate) fn several(variant: &Variant, spec: &Spec, tile_rows: u32, tolerance:
         cpu::matmul::matmul(&one, crate::kernel::matmul::Epilogue::Store, &x[vector * width..], tensor, y);
     }
     let case = Case::new("rows of several matrices", variant, &params);
-    let case = match variant.get(matmul_coop::ACTIVATIONS) {
+    let case = match activations {
         Some(Activations::F16) => case.binding(&products::halves(&x)),
         _ => case.binding(&x),
     };
