@@ -59,7 +59,7 @@ bindings! {
 }
 
 /// Number of tokens of a lane.
-const EACH: Number = Number("TOKENS_PER_LANE");
+pub(crate) const EACH: Number = Number("TOKENS_PER_LANE");
 
 /// Returns the variant, for blocks of `each` tokens.
 #[must_use]

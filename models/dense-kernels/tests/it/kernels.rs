@@ -8,8 +8,7 @@ mod logits;
 mod matmul;
 mod moe;
 #[path = "../../../../attn-kernels/tests/it/reference/properties.rs"]
-mod properties;
+pub(crate) mod properties;
 mod sample;
-mod scan;
 mod softcap;
 pub(crate) mod tensors;

@@ -1,12 +1,16 @@
-//! `sample` against its reference, and against the probabilities that it should draw with.
+//! `sample` behind the scan that feeds it: against its reference where rounding may move an edge, and against the probabilities that
+//! it should draw with.
 
-use super::device::{cases, dispatch, gpu};
-use super::scan::{Scan, each};
-use attn_kernels::gpu::{Gpu, Pass};
+use super::device::{cases, gpu};
+use super::properties::after;
+use attn_kernels::gpu::Gpu;
+use attn_kernels::self_test::Case;
 use dense_kernels::cpu;
 use dense_kernels::cpu::sample::{gumbel, kept};
 use dense_kernels::kernel::sample::{self, SampleParams, Spec};
-use dense_kernels::kernel::scan_logits::{TOKENS_PER_LANE, parts};
+use dense_kernels::kernel::scan_logits::{
+    self, LANES, ScanLogitsParams, TOKENS_PER_LANE, TOKENS_PER_LANE_ON_CPU, parts,
+};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,19 +24,20 @@ fn draw(gpu: &Gpu, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
 
 /// Draws behind a scan in blocks of `each` tokens.
 fn draw_behind(gpu: &Gpu, each: u32, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
-    let rows = u32::try_from(specs.len()).unwrap();
-    let vocab = u32::try_from(vocab).unwrap();
-    let (logits, specs) = (gpu.upload("logits", logits).unwrap(), gpu.upload("specs", specs).unwrap());
-    let out = gpu.upload("out", &vec![u32::MAX; rows as usize]).unwrap();
-    let mut pass = Pass::new("sample");
-    let scan = Scan::new(gpu, each, vocab, rows);
-    scan.record(gpu, &mut pass, [vocab, rows], [(&logits).into(), (&specs).into()], true);
-    let params = SampleParams { rows, vocab, parts: parts(vocab, each), neg_inf: f32::NEG_INFINITY };
-    let [maxima, values, ids] = scan.binds();
-    let bindings = [(&logits).into(), (&specs).into(), maxima, values, ids, (&out).into()];
-    dispatch(gpu, &mut pass, &sample::variant(each), &params, &bindings);
-    let read = pass.read(&out, 0..out.len());
-    gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    let [rows, vocab] = [specs.len(), vocab].map(|n| u32::try_from(n).unwrap());
+    let (parts, neg_inf) = (parts(vocab, each), f32::NEG_INFINITY);
+    let of_parts = (rows * parts) as usize;
+    let params = ScanLogitsParams { rows, vocab, parts, draws: 1, neg_inf };
+    let scan = Case::new("scan", &scan_logits::variant(each), &params)
+        .binding(logits)
+        .binding(specs)
+        .binding(&vec![f32::NAN; of_parts * LANES as usize])
+        .binding(&vec![[f32::NAN; 4]; of_parts])
+        .binding(&vec![[12_345_678; 2]; of_parts]);
+    let params = SampleParams { rows, vocab, parts, neg_inf };
+    let draws = Case::new("draws", &sample::variant(each), &params);
+    let draws = Case { buffers: after(gpu, &scan), ..draws }.binding(&vec![u32::MAX; rows as usize]);
+    after(gpu, &draws).swap_remove(5)
 }
 
 /// Logits with many ties: multiples of 1/4.
@@ -143,7 +148,7 @@ proptest! {
     fn draws_as_the_reference_does(
         specs in prop::collection::vec(specs(), 1..6),
         vocab in prop_oneof![1usize..20, 250usize..260, Just(1500usize), 8190usize..8200, Just(20_000usize)],
-        each in each(),
+        each in prop::sample::select(vec![TOKENS_PER_LANE, TOKENS_PER_LANE_ON_CPU]),
         seed: u64,
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
