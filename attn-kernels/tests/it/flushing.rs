@@ -13,7 +13,8 @@ use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, TextLength, Variant};
 use kvblock::e4m3;
 
-use super::reference::device::{dispatch, gpu};
+use super::reference::by_hand::dispatch;
+use super::reference::device::gpu;
 use super::reference::layer::small_variants;
 
 const FLUSHING: &str = "

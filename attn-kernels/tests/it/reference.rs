@@ -2,6 +2,7 @@
 
 mod block_digest;
 mod block_select;
+pub(crate) mod by_hand;
 mod cache_write;
 mod chunked_local;
 mod chunked_prefix;

@@ -1,6 +1,7 @@
 //! Digests of keys that f16 does not have, where they round: `block_digest`, and the bounds that `block_score` makes of them.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use super::layer::{Layer, cache_words, values};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};

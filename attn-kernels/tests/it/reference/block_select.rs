@@ -1,7 +1,8 @@
 //! `block_digest`, `block_score` and `top_k` one after the other: digests and scores against their references, and the
 //! blocks they select against the policies of `sparse-select`.
 
-use super::device::{assert_close, cases, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::{cases, gpu};
 use super::layer::{Layer, SHAPES, queries, shape_of, shapes, values};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,6 +1,7 @@
 //! `cache_write` against its reference.
 
-use super::device::{assert_close, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::gpu;
 use super::layer::{cache_words, queries};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,6 +1,7 @@
 //! Chunked local attention as virtual batches: plain causal attention of each is attention under the chunk mask.
 
-use super::device::{assert_close, cases, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::{cases, gpu};
 use super::layer::{ATTENTION, Layer, SHAPES, queries, shape_of};
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::Options;

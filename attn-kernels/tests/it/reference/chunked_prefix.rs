@@ -1,6 +1,7 @@
 //! Attention behind long prefixes, chunk by chunk, against the reference over all keys at once.
 
-use super::device::{assert_bits, assert_close, cases, gpu};
+use super::by_hand::assert_close;
+use super::device::{assert_bits, cases, gpu};
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};

@@ -13,7 +13,8 @@ use attn_kernels::self_test::{self, Case, Spec, Values};
 use attn_kernels::{Level, Variant};
 use bytemuck::Pod;
 
-use super::device::{assert_bits, assert_close, described};
+use super::by_hand::assert_close;
+use super::device::{assert_bits, described};
 use super::properties::{after, dispatched, params};
 
 /// The ways to share keys that `gpu` has for a cache of `shape`, the fastest or not.

@@ -1,10 +1,8 @@
 //! The device that all tests share, and how results are compared.
 
-use attn_kernels::cpu::Tolerance;
-use attn_kernels::gpu::{Bound, Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{self, Cases, Spec, skipped};
 use attn_kernels::{Access, NamedVariant, Variant};
-use bytemuck::Pod;
 use proptest::test_runner::Config;
 use std::sync::OnceLock;
 
@@ -71,26 +69,6 @@ pub(crate) fn uncompared(variants: &[NamedVariant], cases: Cases) -> Vec<String>
 /// The kernel of a variant, and its choices.
 pub(crate) fn described(variant: &Variant) -> String {
     format!("{}, {:?}", variant.kernel.name, variant.choices)
-}
-
-/// Records one dispatch.
-pub(crate) fn dispatch<P: Pod>(
-    gpu: &Gpu,
-    pass: &mut Pass,
-    variant: &Variant,
-    params: &P,
-    bindings: &[Bound],
-) {
-    let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
-    pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(params), bindings);
-}
-
-/// Fails with the worst element, its index and both values.
-#[track_caller]
-pub(crate) fn assert_close(what: &str, tolerance: Tolerance, got: &[f32], want: &[f32]) {
-    if let Err(mismatch) = tolerance.compare(got, want) {
-        panic!("{what}: {mismatch}");
-    }
 }
 
 /// Fails with the first element whose bits differ.

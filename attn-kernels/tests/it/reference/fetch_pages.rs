@@ -1,6 +1,7 @@
 //! `fetch_pages` against its reference.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};

@@ -1,6 +1,7 @@
 //! Caches in FlashAttention's layout: what is written and gathered is that of the engine's, element by element.
 
-use super::device::{assert_bits, cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{assert_bits, cases, gpu};
 use super::layer::queries;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};

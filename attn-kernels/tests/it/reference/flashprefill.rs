@@ -1,7 +1,8 @@
 //! `block_mean`, `block_energy` and `keep_blocks` against their references, and one after the other against the policy
 //! `flashprefill` of `sparse-select`.
 
-use super::device::{assert_close, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::gpu;
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};

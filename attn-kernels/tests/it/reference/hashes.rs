@@ -1,7 +1,8 @@
 //! `hash_codes` of queries and `hamming_score` against their references, over ragged shapes: `retrieval` has both together, and
 //! codes of keys.
 
-use super::device::{assert_bits, cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{assert_bits, cases, gpu};
 use super::layer::Layer;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,6 +1,7 @@
 //! `index_logits` with `top_k` against the DSA policy of `sparse-select`.
 
-use super::device::{dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::gpu;
 use super::layer::Layer;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};

@@ -1,6 +1,7 @@
 //! `keep_lists`, `vote_blocks` and `list_counts` against their references, for random lists.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use attn_kernels::cpu;
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::keep_lists::{self, KeepListsParams};

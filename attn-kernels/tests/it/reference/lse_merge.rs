@@ -1,6 +1,7 @@
 //! `lse_merge` against attention over both sets of keys.
 
-use super::device::{assert_close, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::gpu;
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,6 +1,7 @@
 //! `masked_attention` as dense attention, and what it refuses.
 
-use super::device::{assert_close, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::gpu;
 use super::layer::{ATTENTION, Layer, queries, shape_of};
 use super::options::Lists;
 use attn_kernels::cpu::attention::attend;

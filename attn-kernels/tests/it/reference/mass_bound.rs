@@ -1,6 +1,7 @@
 //! Certificates of `mass_bound` and `mass_merge`, behind the kernels that feed them, against the true mass.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use super::layer::{Layer, queries, shape_of};
 use super::options::{AttentionInputs, Lists};
 use attn_kernels::cpu::block_digest::Rounding;

@@ -1,6 +1,7 @@
 //! Selections that certify a mass, in kernels one after the other, against the policy's own code and against the mass itself.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use super::layer::{Layer, queries, shape_of};
 use super::mass_bound::{Certified, Sequences, record_bounds, record_digests};
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,7 +1,8 @@
 //! `nsa_probs`, `nsa_attend`, `nsa_block_score` and `gate_sum` against their references, and scores with a top-k against the NSA
 //! policy of `sparse-select`.
 
-use super::device::{assert_close, assert_draw_passes, cases, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::{assert_draw_passes, cases, gpu};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, Digest};

@@ -1,6 +1,7 @@
 //! Launches of `paged_decode`: `Gpu::attend`, and which lanes a device takes.
 
-use super::device::{assert_close, gpu};
+use super::by_hand::assert_close;
+use super::device::gpu;
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu::attention::Options;
 use attn_kernels::cpu::paged_decode::paged_decode;

@@ -6,7 +6,8 @@ use attn_kernels::kernel::paged_prefill::{PagedPrefillParams, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
 use attn_kernels::self_test::{self, Case, Spec, Values};
 
-use super::device::{assert_close, described};
+use super::by_hand::assert_close;
+use super::device::described;
 use super::layer::cut;
 use super::properties::{after, assert_same_bits, dispatched, params};
 

@@ -1,6 +1,7 @@
 //! Passes that go to the device in pieces.
 
-use super::device::{assert_bits, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{assert_bits, gpu};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
 

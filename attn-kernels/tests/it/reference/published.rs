@@ -1,7 +1,8 @@
 //! Caches whose values have their tokens last: what is written, gathered and attended is that of the engine's layout.
 
+use super::by_hand::dispatch;
 use super::decode::lanes_of;
-use super::device::{assert_bits, dispatch, gpu};
+use super::device::{assert_bits, gpu};
 use super::layer::{cut, queries};
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};

@@ -1,6 +1,7 @@
 //! `quantise` and `dequantise`: what comes back is within half a step.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use attn_kernels::cpu;
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::dequantise::{self, DequantiseParams};

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device::{assert_draw_passes, cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{assert_draw_passes, cases, gpu};
 use attn_kernels::cpu;
 use attn_kernels::cpu::residency::Residents;
 use attn_kernels::gpu::{Gpu, Pass};

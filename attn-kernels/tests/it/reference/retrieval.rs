@@ -1,7 +1,8 @@
 //! `hash_codes` and `hamming_score` against their references, and with a top-k against the KVComp policy of
 //! `sparse-select`.
 
-use super::device::{assert_bits, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{assert_bits, gpu};
 use super::layer::{Layer, queries};
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};

@@ -1,6 +1,7 @@
 //! `paged_prefill` that leaves out keys of little weight, against its reference and against attention of all keys.
 
-use super::device::{assert_bits, assert_close, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::{assert_bits, gpu};
 use super::layer::{ATTENTION, Layer, cut, queries};
 use attn_kernels::Level;
 use attn_kernels::cpu;

@@ -1,6 +1,7 @@
 //! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
-use super::device::{cases, dispatch, gpu};
+use super::by_hand::dispatch;
+use super::device::{cases, gpu};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};

@@ -1,7 +1,8 @@
 //! `strided_qk`, `softmax_block_sum` and `find_blocks` against their references, and after `stride_queries`, one after the other,
 //! against the XAttention policy of `sparse-select`.
 
-use super::device::{assert_close, cases, dispatch, gpu};
+use super::by_hand::{assert_close, dispatch};
+use super::device::{cases, gpu};
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;

@@ -144,14 +144,16 @@ pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, cols) = (spec.named(|size| size.batch, 3, 1..=9), spec.named(|size| size.vocab, 70, 1..=300));
-    let params = SoftcapParams { rows, cols, cap: spec.one_of(0.5, &[0.125, 0.25, 0.5]) };
+    let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
+    let params = SoftcapParams { rows, cols, cap: spec.one_of(0.5, &[0.1, 0.5, 7.0, 60.0]) };
+    let loud = spec.one_of(1.0, &[1.0, 1e3, 1e30]);
     // What lies behind the rows stays; one element is far beyond the bound.
-    let mut before = spec.floats(((rows + 1) * cols) as usize, 1);
+    let logits = spec.floats(((rows + 1) * cols) as usize, 1);
+    let mut before: Vec<f32> = logits.into_iter().map(|x| x * loud).collect();
     before[7.min(cols as usize - 1)] = -3e4;
     let mut want = before.clone();
     cpu::softcap::softcap(&params, &mut want);
-    let near = Tolerance { abs: 1e-6, rel: 1e-5 };
+    let near = Tolerance { abs: 2e-6 * f64::from(params.cap), rel: 1e-5 };
     vec![Case::new("rows", variant, &params).updated(&before, near, &want)]
 }
 

@@ -8,7 +8,7 @@ mod logits;
 mod matmul;
 mod moe;
 #[path = "../../../../attn-kernels/tests/it/reference/properties.rs"]
-pub(crate) mod properties;
+mod properties;
 mod sample;
 mod softcap;
 pub(crate) mod tensors;

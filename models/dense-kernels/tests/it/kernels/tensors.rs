@@ -1,6 +1,4 @@
-//! Matrices of every storage type: those of the self-test.
-
-pub(crate) use attn_kernels::self_test::layer::floats;
+//! Storage types of matrices.
 
 use dense_kernels::Dtype;
 use proptest::prelude::*;
