@@ -1,5 +1,8 @@
 //! Cases of the kernels that work on lists of blocks: `keep_lists`, `list_counts`, `vote_blocks`.
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
 use super::hostile::{self, Indices, Order};
 use super::options::Lists;
 use super::spec::Size;
@@ -13,14 +16,16 @@ use crate::{Variant, cpu};
 /// Contents of entries that no list covers.
 const UNUSED: u32 = 77_777;
 
-/// Makes lists of every n-th block below `blocks`; n differs between lists.
-fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
-    let mut words = Vec::new();
-    for voter in 0..voters {
-        let list: Vec<u32> = (voter % 3..blocks).step_by(2 + voter as usize % 4).collect();
-        words.push(count(&list));
-        words.extend(list);
-        words.resize(((voter + 1) * stride) as usize, UNUSED);
+/// Makes lists of random blocks below `blocks`, as many as fit between two lists; their share differs between lists.
+fn lists(spec: &Spec, lists: u32, blocks: u32, stride: u32) -> Vec<u32> {
+    let mut rng = StdRng::seed_from_u64(spec.seed(1));
+    let mut words = vec![UNUSED; (lists * stride) as usize];
+    for list in words.chunks_mut(stride as usize) {
+        let share = rng.random_range(0.0..=1.0);
+        let kept = (0..blocks).filter(|_| rng.random_bool(share));
+        let kept: Vec<u32> = kept.take(stride as usize - 1).collect();
+        list[0] = count(&kept);
+        list[1..=kept.len()].copy_from_slice(&kept);
     }
     words
 }
@@ -48,19 +53,21 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         return vec![case.floats_of(1 + blocks).costs(4.0 * lists.lists.len() as f64, 0.0)];
     }
     // Blocks beyond one tile of counters, and a chunk behind them.
-    let (voters, blocks) = (spec.number(9, 1..=40), spec.number(2100, 1..=4500));
+    let (least, most) = spec.one_of((2100, 2100), &[(0, 40), (2000, 2100), (0, 4500)]);
+    let (voters, blocks) = (spec.number(9, 1..=40), spec.number(2100, least..=most));
     let in_stride = blocks + spec.number(10, 1..=20);
+    let end = blocks + spec.number(7, 0..=20);
     let params = VoteBlocksParams {
         voters,
         in_stride,
         votes: spec.number(5, 1..=voters),
         blocks,
-        end: blocks + spec.number(7, 0..=7),
+        end,
         copies: spec.number(2, 1..=4),
-        out_stride: blocks + spec.number(20, 8..=20),
+        out_stride: end + spec.number(13, 1..=13),
         first_list: 1,
     };
-    let lists = lists(voters, blocks, in_stride);
+    let lists = lists(spec, voters, blocks, in_stride);
     let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
     let mut before = vec![UNUSED; ((1 + params.copies) * params.out_stride) as usize];
     // The list that is left alone.
@@ -84,28 +91,32 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (sets, copies, slots) =
-        (spec.kv_heads(2, 1..=4), spec.number(3, 1..=4), spec.named(|size| size.batch, 4, 4..=4));
+    let (sets, copies) = (spec.number(2, 1..=4), spec.number(3, 1..=4));
     // Blocks that rows had when their lists were made.
-    let had = spec.named(|_| 120, 190, 1..=190);
-    let row = |slot, then, blocks, made| KeptRow { slot, then, blocks, made };
+    let had = spec.number(190, 1..=190);
     // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
-    let rows = [
-        row(2, had, had, 1),
-        row(0, had, had, 0),
-        row(3, had, had + spec.number(3, 1..=9), 0),
-        row(KeptRow::NONE, had, had, 1),
-        row(1, had, had + spec.number(210, 0..=300), 0),
-    ];
-    let params = KeepListsParams { rows: count(&rows), sets, copies, list_stride: 140, kept_stride: 130 };
-    let words: Vec<[u32; 4]> = rows.map(|row| [row.slot, row.then, row.blocks, row.made]).to_vec();
+    let usual = [(0, 1), (0, 0), (3, 0), (0, 1), (210, 0)];
+    let asked =
+        spec.list(&usual, 12, |spec| spec.one_of((0, 1), &[(0, 1), (spec.number(3, 0..=9), 0), (210, 0)]));
+    let slots = count(&asked) + 3;
+    let slot_of =
+        spec.slots(count(&asked), slots, |row| [Some(2), Some(0), Some(3), None, Some(1)][row as usize]);
+    let row = |(slot, (begun, made)): (i32, (u32, u32))| {
+        let slot = if slot < 0 { KeptRow::NONE } else { slot.cast_unsigned() };
+        KeptRow { slot, then: had, blocks: had + begun, made }
+    };
+    let rows: Vec<KeptRow> = slot_of.into_iter().zip(asked).map(row).collect();
+    let (list_stride, kept_stride) = (spec.number(140, 2..=200), spec.number(130, 2..=200));
+    let params = KeepListsParams { rows: count(&rows), sets, copies, list_stride, kept_stride };
     let case = |what, kept: Vec<u32>, made: Vec<u32>| {
         let (mut kept_after, mut after) = (kept.clone(), made.clone());
         cpu::keep_lists::keep_lists(&params, &rows, &mut kept_after, &mut after);
-        Case::new(what, variant, &params).binding(&words).words(&kept, &kept_after).words(&made, &after)
+        Case::new(what, variant, &params).binding(&rows).words(&kept, &kept_after).words(&made, &after)
     };
     let (kept, made) = (slots * sets, params.rows * sets * copies);
-    let of_blocks = case("lists", lists(kept, 190, params.kept_stride), lists(made, 190, params.list_stride));
+    let [kept_lists, made_lists] = [(kept, params.kept_stride), (made, params.list_stride)]
+        .map(|(of, stride)| lists(spec, of, had, stride));
+    let of_blocks = case("lists", kept_lists, made_lists);
     // Counts of anything, which no kernel makes.
     let any = |lists: u32, stride: u32| (0..lists * stride).map(hostile::mix).collect();
     vec![of_blocks, case("any words", any(kept, params.kept_stride), any(made, params.list_stride))]
@@ -118,14 +129,17 @@ pub(crate) fn list_counts(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let case = Case::new("one run", variant, &params).binding(&lists.lists);
         return vec![case.binding(&[[0, size.rows]]).floats_of(1).costs(4.0 * f64::from(size.rows), 0.0)];
     }
-    let (voters, blocks) = (spec.number(150, 76..=300), spec.number(37, 1..=500));
+    let (voters, blocks) = (spec.number(150, 1..=300), spec.number(37, 0..=500));
     let stride = blocks + spec.number(3, 1..=5);
-    let spans = [[3, 1], [0, voters], [10, 0], [7, 66]];
+    let spans = spec.list(&[[3, 1], [0, voters], [10, 0], [7, 66]], 4, |spec| {
+        let first = spec.number(0, 0..=voters);
+        [first, spec.number(0, 0..=voters - first)]
+    });
     let params = ListCountsParams { list_stride: stride, first: 2, spans: count(&spans) };
-    let lists = lists(voters, blocks, stride);
+    let lists = lists(spec, voters, blocks, stride);
     let before = vec![UNUSED; 7];
     let mut after = before.clone();
-    after[2..6].copy_from_slice(&cpu::list_counts::list_counts(&lists, stride, &spans));
+    after[2..2 + spans.len()].copy_from_slice(&cpu::list_counts::list_counts(&lists, stride, &spans));
     let case =
         Case::new("runs of lists", variant, &params).binding(&lists).binding(&spans).words(&before, &after);
     vec![case]
