@@ -41,6 +41,7 @@ pub(crate) mod xattn;
 pub use case::{Case, Fault, Random, Values};
 pub use floats::{Element, FloatLayout, Format, Stored};
 pub use spec::{Size, Spec};
+pub use top_k::ScoreRows;
 
 use crate::gpu::Gpu;
 use crate::kernel::{KvDtype, KvLayout, KvShape};

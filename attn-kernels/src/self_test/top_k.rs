@@ -15,8 +15,8 @@ const PAGE: u32 = 16;
 const BEFORE: u32 = 77_777;
 
 /// Rows of scores; each row has a k and a page table.
-#[derive(Clone)]
-struct ScoreRows {
+#[derive(Clone, Debug)]
+pub struct ScoreRows {
     scores: Vec<f32>,
     rows: Vec<[u32; 4]>,
     table: Vec<u32>,
@@ -24,20 +24,35 @@ struct ScoreRows {
 }
 
 impl ScoreRows {
-    /// Makes rows of `(scores, k)` with many ties: scores are multiples of 1/64.
+    /// Lays out rows `(scores, k)` with gaps of infinities and NaN that no row may read. Pages are of `page_size` scores, and
+    /// lists have `copies` copies.
+    #[must_use]
+    pub fn of(rows: &[(Vec<f32>, u32)], page_size: u32, copies: u32) -> Self {
+        let (mut all, mut table, mut list) = (vec![f32::INFINITY; 3], Vec::new(), Vec::new());
+        for (index, (scores, k)) in (0..).zip(rows) {
+            list.push([count(&all), count(scores), *k, count(&table)]);
+            all.extend(scores);
+            all.extend([f32::NAN, f32::INFINITY]);
+            table.extend((0..count(scores).div_ceil(page_size)).map(|page| (page * 7 + index * 1000) % 4093));
+        }
+        let most = list.iter().map(|[_, len, k, _]| *len.min(k)).max().unwrap_or(0);
+        let params = TopKParams { rows: count(&list), out_stride: most + 2, copies, page_size };
+        Self { scores: all, rows: list, table, params }
+    }
+
+    /// Makes rows of `(number of scores, k)` with many ties: scores are multiples of 1/64.
     fn new(spec: &Spec, usual: &[(u32, u32)], [most, most_k]: [u32; 2]) -> Self {
         let sizes = spec.list(usual, 6, |spec| (spec.number(0, 0..=most), spec.number(0, 0..=most_k)));
         let page_size = spec.one_of(PAGE, &[1, 4, PAGE, 64]);
-        let (mut scores, mut rows, mut table) = (Vec::new(), Vec::new(), Vec::new());
-        for (seed, (len, k)) in (0..).zip(sizes) {
-            rows.push([count(&scores), len, k, count(&table)]);
-            scores.extend(spec.floats(len as usize, seed).iter().map(|x| (x * 512.0).round() / 64.0));
-            table.extend((0..len.div_ceil(page_size)).map(|page| (page * 7 + 3) % 4093));
-        }
-        let most = rows.iter().map(|[_, len, k, _]| *len.min(k)).max().unwrap_or(0);
-        let (out_stride, copies) = (most + spec.number(2, 1..=5), spec.number(2, 1..=3));
-        let params = TopKParams { rows: count(&rows), out_stride, copies, page_size };
-        Self { scores, rows, table, params }
+        let scores = |(seed, (len, k)): (u64, (u32, u32))| {
+            let scores = spec.floats(len as usize, seed);
+            (scores.iter().map(|x| (x * 512.0).round() / 64.0).collect(), k)
+        };
+        let rows: Vec<(Vec<f32>, u32)> = (0..).zip(sizes).map(scores).collect();
+        let mut made = Self::of(&rows, page_size, 1);
+        made.params.out_stride += spec.number(0, 0..=3);
+        made.params.copies = spec.number(2, 1..=3);
+        made
     }
 
     /// Returns these rows under a name, and copies of them with hostile scores.
@@ -56,15 +71,15 @@ impl ScoreRows {
         out
     }
 
-    fn long(&self) -> TopKLongParams {
+    fn params_of_long(&self) -> TopKLongParams {
         let most = |of: usize| self.rows.iter().map(|row| row[of]).max().unwrap_or(0);
-        TopKLongParams::new(&self.params, most(1), most(2))
+        TopKLongParams::new(&self.params, most(1), most(2).min(most(1)))
     }
 
-    /// Returns the peaks of all rows, and `before` for rows without a group.
-    fn peaks(&self, before: u32) -> Vec<u32> {
-        let stride = self.long().max_groups as usize;
-        let mut all = vec![before; self.rows.len() * stride];
+    /// Returns the peaks of all rows, and [`BEFORE`] for rows without a group.
+    fn all_peaks(&self) -> Vec<u32> {
+        let stride = self.params_of_long().max_groups as usize;
+        let mut all = vec![BEFORE; self.rows.len() * stride];
         for (&[first, len, k, _], peaks) in self.rows.iter().zip(all.chunks_exact_mut(stride)) {
             if (1..len).contains(&k) {
                 let scores = &self.scores[first as usize..(first + len) as usize];
@@ -73,6 +88,43 @@ impl ScoreRows {
             }
         }
         all
+    }
+
+    /// The case of a variant of `top_k`.
+    #[must_use]
+    pub fn short(&self, what: &'static str, variant: &Variant) -> Case {
+        let want = self.selected(output(variant));
+        Case::new(what, variant, &self.params)
+            .binding(&self.scores)
+            .binding(&self.rows)
+            .binding(&self.table)
+            .words(&vec![BEFORE; want.len()], &want)
+    }
+
+    /// The case of `top_k_peaks`.
+    #[must_use]
+    pub fn peaks(&self, what: &'static str, variant: &Variant) -> Case {
+        let want = self.all_peaks();
+        Case::new(what, variant, &self.params_of_long().peaks())
+            .binding(&self.scores)
+            .binding(&self.rows)
+            .words(&vec![BEFORE; want.len()], &want)
+    }
+
+    /// The case of a variant of `top_k_long`, in scratch that holds anything.
+    #[must_use]
+    pub fn long(&self, what: &'static str, variant: &Variant) -> Case {
+        let params = self.params_of_long();
+        let [_, chosen, kept] = params.scratch_lens();
+        let want = self.selected(output(variant));
+        Case::new(what, variant, &params)
+            .binding(&self.scores)
+            .binding(&self.rows)
+            .binding(&self.table)
+            .binding(&self.all_peaks())
+            .binding(&vec![BEFORE; chosen])
+            .binding(&vec![BEFORE; kept])
+            .words(&vec![BEFORE; want.len()], &want)
     }
 }
 
@@ -114,15 +166,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     let rows =
         ScoreRows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
-    let case = |(what, rows): (_, ScoreRows)| {
-        let want = rows.selected(output(variant));
-        Case::new(what, variant, &rows.params)
-            .binding(&rows.scores)
-            .binding(&rows.rows)
-            .binding(&rows.table)
-            .words(&vec![BEFORE; want.len()], &want)
-    };
-    rows.and_hostile("rows round k").into_iter().map(case).collect()
+    rows.and_hostile("rows round k").into_iter().map(|(what, rows)| rows.short(what, variant)).collect()
 }
 
 pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -134,15 +178,8 @@ pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
             .costs(scores_bytes(size) + 4.0 * peaks as f64, 0.0);
         return vec![case.floats_of(size.rows * size.context).binding(&rows).random(KvDtype::Int8, peaks)];
     }
-    let case = |(what, rows): (_, ScoreRows)| {
-        let params = rows.long().peaks();
-        let want = rows.peaks(BEFORE);
-        Case::new(what, variant, &params)
-            .binding(&rows.scores)
-            .binding(&rows.rows)
-            .words(&vec![BEFORE; want.len()], &want)
-    };
-    long_rows(spec).and_hostile("rows of many groups").into_iter().map(case).collect()
+    let rows = long_rows(spec).and_hostile("rows of many groups").into_iter();
+    rows.map(|(what, rows)| rows.peaks(what, variant)).collect()
 }
 
 pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -159,20 +196,8 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let scratch = |case, len| Case::random(case, KvDtype::Int8, len);
         return vec![[peaks, chosen, kept].into_iter().fold(case, scratch).words_of(out)];
     }
-    let case = |(what, rows): (_, ScoreRows)| {
-        let params = rows.long();
-        let [_, chosen, kept] = params.scratch_lens();
-        let want = rows.selected(output(variant));
-        Case::new(what, variant, &params)
-            .binding(&rows.scores)
-            .binding(&rows.rows)
-            .binding(&rows.table)
-            .binding(&rows.peaks(BEFORE))
-            .binding(&vec![BEFORE; chosen])
-            .binding(&vec![BEFORE; kept])
-            .words(&vec![BEFORE; want.len()], &want)
-    };
-    long_rows(spec).and_hostile("rows of many groups").into_iter().map(case).collect()
+    let rows = long_rows(spec).and_hostile("rows of many groups").into_iter();
+    rows.map(|(what, rows)| rows.long(what, variant)).collect()
 }
 
 pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -12,6 +12,12 @@ pub(crate) fn after(gpu: &Gpu, case: &Case) -> Vec<Vec<u32>> {
     case.after(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", described(&case.variant)))
 }
 
+/// Fails unless the kernel of a case leaves what its reference does.
+#[track_caller]
+pub(crate) fn assert_leaves_reference(gpu: &Gpu, case: &Case) {
+    case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", described(&case.variant)));
+}
+
 /// Fails unless the kernels of two cases leave the same bits in the buffers that they must write, as far as `case` reaches: rows
 /// of a product may be the first of another's.
 #[track_caller]

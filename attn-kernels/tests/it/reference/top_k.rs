@@ -1,14 +1,15 @@
 //! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
-use super::by_hand::dispatch;
 use super::device::{cases, gpu};
-use attn_kernels::gpu::{Gpu, Pass};
+use super::properties::{after, assert_leaves_reference, params};
+use attn_kernels::Level;
+use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams, Transform};
-use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
+use attn_kernels::kernel::top_k_long;
 use attn_kernels::kernel::top_k_peaks;
 use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
 use attn_kernels::launch::{TopK, TopKLimits};
-use attn_kernels::{Level, Variant, cpu};
+use attn_kernels::self_test::{Case, ScoreRows, Values};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -16,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use crate::usual;
 
 /// Maximum number of scores of a row of `top_k::software`.
-const SOFTWARE_SCORES: u32 = 1 << 18;
+const SOFTWARE_SCORES: usize = 1 << 18;
 
 const OUTPUTS: [Output; 4] = [
     Output::List,
@@ -25,121 +26,20 @@ const OUTPUTS: [Output; 4] = [
     Output::Positions(Transform::Ragged),
 ];
 
-/// Rows of scores with their k, somewhere in one buffer with gaps of NaN and +inf that no row may touch.
-struct Rows {
-    scores: Vec<f32>,
-    rows: Vec<[u32; 4]>,
-    table: Vec<u32>,
-    params: TopKParams,
-}
-
-impl Rows {
-    /// Rows `(scores, k)`; pages of `page_size` positions.
-    fn new(rows: &[(Vec<f32>, u32)], page_size: u32, copies: u32) -> Self {
-        let (mut all, mut table, mut list) = (vec![f32::INFINITY; 3], vec![], vec![]);
-        for (index, (scores, k)) in (0..).zip(rows) {
-            let base = u32::try_from(table.len()).unwrap();
-            let (first, len) = (u32::try_from(all.len()).unwrap(), u32::try_from(scores.len()).unwrap());
-            list.push([first, len, *k, base]);
-            all.extend(scores);
-            all.extend([f32::NAN, f32::INFINITY]);
-            table.extend((0..len.div_ceil(page_size)).map(|page| (page * 7 + index * 1000) % 4093));
+/// Fails if a kernel selects other than its reference, which is exact, from rows `(scores, k)`.
+fn check(gpu: &Gpu, rows: &[(Vec<f32>, u32)], page_size: u32, copies: u32, outputs: &[Output]) {
+    let longest = rows.iter().map(|(scores, _)| scores.len()).max();
+    let rows = ScoreRows::of(rows, page_size, copies);
+    assert_leaves_reference(gpu, &rows.peaks("peaks", &top_k_peaks::variant()));
+    for &output in outputs {
+        let software = top_k::software(output);
+        if longest <= Some(SOFTWARE_SCORES) && gpu.profile().runs(&software) {
+            assert_leaves_reference(gpu, &rows.short("small workgroups", &software));
         }
-        let most = list.iter().map(|row| row[1].min(row[2])).max().unwrap_or(0);
-        let params =
-            TopKParams { rows: u32::try_from(list.len()).unwrap(), out_stride: most + 2, copies, page_size };
-        Self { scores: all, rows: list, table, params }
-    }
-
-    fn out_len(&self, output: Output) -> usize {
-        let copies = if output == Output::List { self.params.copies } else { 1 };
-        (self.params.rows * copies * self.params.out_stride) as usize
-    }
-
-    fn on_gpu(&self, gpu: &Gpu, output: Output, variant: &Variant) -> Vec<u32> {
-        let len = self.out_len(output);
-        let [rows, table] = [
-            gpu.upload("rows", self.rows.as_flattened()).unwrap(),
-            gpu.upload("table", &self.table).unwrap(),
-        ];
-        let scores = gpu.upload("scores", &self.scores).unwrap();
-        let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
-        let mut pass = Pass::new("top_k");
-        let bindings = [(&scores).into(), (&rows).into(), (&table).into(), (&out).into()];
-        dispatch(gpu, &mut pass, variant, &self.params, &bindings);
-        let read = pass.read(&out, 0..len);
-        gpu.submit(pass).unwrap().wait().unwrap().get(read)
-    }
-
-    /// By `top_k_peaks` and `top_k_long`, in scratch that holds anything.
-    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
-        let len = self.out_len(output);
-        let most = |of: usize| self.rows.iter().map(|row| row[of]).max().unwrap();
-        let params = TopKLongParams::new(&self.params, most(1), most(2).min(most(1)));
-        let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
-        let table = gpu.upload("table", &self.table).unwrap();
-        let scores = gpu.upload("scores", &self.scores).unwrap();
-        let scratch = |len: usize| gpu.upload("scratch", &vec![77_777_u32; len]).unwrap();
-        let [peaks, chosen, kept] = params.scratch_lens().map(scratch);
-        let out = scratch(len);
-        let mut pass = Pass::new("top_k");
-        let bindings: [_; 3] = [(&scores).into(), (&rows).into(), (&peaks).into()];
-        let of_peaks = params.peaks();
-        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &of_peaks, &bindings);
-        let bindings: [_; 7] = [
-            (&scores).into(),
-            (&rows).into(),
-            (&table).into(),
-            (&peaks).into(),
-            (&chosen).into(),
-            (&kept).into(),
-            (&out).into(),
-        ];
-        let variant = top_k_long::variant(output, level);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings);
-        let (read, peaks) = (pass.read(&out, 0..len), pass.read(&peaks, 0..peaks.len()));
-        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        self.check_peaks(&outcome.get(peaks), params.max_groups as usize);
-        outcome.get(read)
-    }
-
-    fn check_peaks(&self, peaks: &[u32], stride: usize) {
-        for (index, &[first, len, k, _]) in self.rows.iter().enumerate() {
-            if k > 0 && k < len {
-                let scores = &self.scores[first as usize..(first + len) as usize];
-                let want = cpu::top_k_peaks::top_k_peaks(scores, first);
-                assert_eq!(peaks[index * stride..][..want.len()], want, "peaks of row {index}");
-            }
-        }
-    }
-
-    fn check(&self, gpu: &Gpu) {
-        self.check_as(gpu, &OUTPUTS);
-    }
-
-    fn check_as(&self, gpu: &Gpu, outputs: &[Output]) {
-        for &output in outputs {
-            let mut want = vec![77_777_u32; self.out_len(output)];
-            cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
-            let most = self.rows.iter().map(|row| row[1]).max().unwrap();
-            let software = Some(top_k::software(output));
-            let software = software.filter(|variant| gpu.profile().runs(variant) && most <= SOFTWARE_SCORES);
-            let mut ways: Vec<_> = software
-                .map(|variant| ("software".into(), self.on_gpu(gpu, output, &variant)))
-                .into_iter()
-                .collect();
-            for level in
-                [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.profile().top_k_level())
-            {
-                let short = self.on_gpu(gpu, output, &top_k::variant(output, level));
-                ways.push((format!("short, {level}"), short));
-                ways.push((format!("long, {level}"), self.long_on_gpu(gpu, output, level)));
-            }
-            for (way, got) in ways {
-                let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
-                let (row, at) = (i / self.params.out_stride as usize, i % self.params.out_stride as usize);
-                panic!("{way}, {output:?}: entry {at} of list {row} is {}, not {}", got[i], want[i]);
-            }
+        let levels = [Level::Baseline, Level::Subgroup];
+        for level in levels.into_iter().filter(|level| *level <= gpu.profile().top_k_level()) {
+            assert_leaves_reference(gpu, &rows.short("short rows", &top_k::variant(output, level)));
+            assert_leaves_reference(gpu, &rows.long("long rows", &top_k_long::variant(output, level)));
         }
     }
 }
@@ -155,7 +55,7 @@ fn rows_round_tiles_and_k() {
     let lens = [0, 1, 2, 255, 256, 257, 1023, 1024, 1025, 5000];
     let rows: Vec<_> =
         lens.iter().flat_map(|&len| [0, 1, 2, 256, 1024].map(|k| (random(len, 3), k))).collect();
-    Rows::new(&rows, 16, 3).check(gpu);
+    check(gpu, &rows, 16, 3, &OUTPUTS);
 }
 
 #[test]
@@ -189,7 +89,7 @@ fn scores_that_differ_in_few_bits() {
         (special.clone(), 8),
         (special, 11),
     ];
-    Rows::new(&rows, 1, 1).check(gpu);
+    check(gpu, &rows, 1, 1, &OUTPUTS);
 }
 
 /// Blocks that are always selected have scores that no other reaches: as many as are kept, fewer, more, or all.
@@ -210,7 +110,7 @@ fn scores_of_which_some_are_forced() {
             [1, 5, 41, 301, 700].map(|k| (forced(len, infinite, largest), k))
         })
         .collect();
-    Rows::new(&rows, 16, 1).check(gpu);
+    check(gpu, &rows, 16, 1, &OUTPUTS);
 }
 
 #[test]
@@ -220,10 +120,10 @@ fn many_of_very_many() {
     let outputs = usual(1, &OUTPUTS);
     let most = top_k::MAX_SCORES as usize;
     let rows = [(random(most, 1), 4096), (random(40_000, 2), 2048), (random(3, 3), 2048)];
-    Rows::new(&rows, 64, 1).check_as(gpu, outputs);
-    let most = SOFTWARE_SCORES as usize;
-    let rows = [(random(most, 4), 4096), (random(most, 5), SOFTWARE_SCORES - 1)];
-    Rows::new(&rows, 64, 1).check_as(gpu, outputs);
+    check(gpu, &rows, 64, 1, outputs);
+    let most = SOFTWARE_SCORES;
+    let rows = [(random(most, 4), 4096), (random(most, 5), (1 << 18) - 1)];
+    check(gpu, &rows, 64, 1, outputs);
 }
 
 /// Neighbours that are alike: the chosen groups hold nothing but what is selected, or hardly any of it.
@@ -233,62 +133,53 @@ fn scores_that_hang_together() {
     let wave = |len: u32, period: f32| (0..len).map(|i| (i as f32 / period).sin()).collect::<Vec<f32>>();
     let peak = |at: usize| (0..20_000).map(|i| if i / 16 == at { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
     let rows = [(wave(20_000, 500.0), 2048), (wave(20_000, 2.6), 300), (peak(77), 16), (peak(1249), 17)];
-    Rows::new(&rows, 16, 1).check(gpu);
+    check(gpu, &rows, 16, 1, &OUTPUTS);
 }
 
 #[test]
 fn fused_transforms_are_the_separate_ones() {
     let Some(gpu) = gpu() else { return };
-    let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
-    let stride = rows.params.out_stride;
+    let rows = ScoreRows::of(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
+    let fused = |transform| {
+        let output = Output::Positions(transform);
+        rows.short("fused", &top_k::best(gpu.profile(), output))
+    };
+    let mut positions = fused(Transform::None);
+    positions.buffers = after(gpu, &positions);
+    let TopKParams { rows, out_stride, page_size, .. } = params(&positions);
     for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
-        let output = Output::Positions(Transform::None);
-        let positions = rows.on_gpu(gpu, output, &top_k::best(gpu.profile(), output));
-        let params = TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8 };
-        let mut want = positions.clone();
-        cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut want);
-        let buffers = [rows.rows.as_flattened(), &rows.table, &positions];
-        let [list, table, out] = buffers.map(|data| gpu.upload("transform", data).unwrap());
-        let mut pass = Pass::new("transform");
-        let bindings = [(&list).into(), (&table).into(), (&out).into()];
-        dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings);
-        let read = pass.read(&out, 0..out.len());
-        let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-        assert_eq!(got, want, "{transform:?}");
-        assert_eq!(
-            got,
-            rows.on_gpu(
-                gpu,
-                Output::Positions(transform),
-                &top_k::best(gpu.profile(), Output::Positions(transform))
-            ),
-            "{transform:?}, fused"
-        );
+        let params = TopKTransformParams { rows, out_stride, page_size };
+        let variant = top_k_transform::variant(transform);
+        let Values::Words(want) = &fused(transform).wants[0].1 else { panic!("positions are words") };
+        let separate = Case::new("separate", &variant, &params)
+            .binding(&positions.buffers[1])
+            .binding(&positions.buffers[2])
+            .words(&positions.buffers[3], want);
+        assert_leaves_reference(gpu, &separate);
     }
 }
 
+/// Of the launch of both kernels, which reserves its own scratch.
 #[test]
 fn the_longest_row_decides_which_kernels_choose() {
     let Some(gpu) = gpu() else { return };
     let mut top_k = TopK::new(gpu, Output::List).unwrap();
     for (longest, dispatches) in [(300, 1), (top_k_peaks::LONG as usize - 1, 1), (20_000, 2), (17_000, 2)] {
-        let rows = Rows::new(&[(random(longest, 1), 70), (random(30, 2), 70), (random(200, 3), 70)], 1, 1);
+        let rows = [(random(longest, 1), 70), (random(30, 2), 70), (random(200, 3), 70)];
+        let case = ScoreRows::of(&rows, 1, 1).short("lists", &top_k::best(gpu.profile(), Output::List));
+        let params: TopKParams = params(&case);
         let limits = TopKLimits { max_scores: u32::try_from(longest).unwrap(), max_k: 70 };
-        top_k.reserve(gpu, rows.params.rows, limits).unwrap();
-        let buffers = [rows.rows.as_flattened(), &rows.table];
-        let [list, table] = buffers.map(|data| gpu.upload("rows", data).unwrap());
-        let scores = gpu.upload("scores", &rows.scores).unwrap();
-        let mut want = vec![77_777_u32; rows.out_len(Output::List)];
-        let out = gpu.upload("out", &want).unwrap();
+        top_k.reserve(gpu, params.rows, limits).unwrap();
+        let buffers = [0, 1, 2, 3].map(|at| gpu.upload("top_k", &case.buffers[at]).unwrap());
+        let [scores, rows, table, out] = buffers.each_ref().map(Buf::bind);
         let mut pass = Pass::new("top_k");
-        let (list, table) = (list.bind().cast(), table.bind().cast());
-        let buffers = TopKBuffers { scores: scores.bind(), rows: list, table, out: out.bind() };
-        top_k.record(&mut pass, &rows.params, limits, buffers);
+        let buffers_of = TopKBuffers { scores: scores.cast(), rows: rows.cast(), table: table.cast(), out };
+        top_k.record(&mut pass, &params, limits, buffers_of);
         assert_eq!(pass.dispatches(), dispatches, "{longest} scores");
-        let read = pass.read(&out, 0..out.len());
+        let read = pass.read(&buffers[3], 0..buffers[3].len());
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-        cpu::top_k::top_k(&rows.params, Output::List, &rows.scores, &rows.rows, &rows.table, &mut want);
-        assert_eq!(got, want, "{longest} scores");
+        let Values::Words(want) = &case.wants[0].1 else { panic!("lists are words") };
+        assert_eq!(got, *want, "{longest} scores");
     }
 }
 
@@ -304,7 +195,7 @@ proptest! {
         copies in 1u32..4,
     ) {
         if let Some(gpu) = gpu() {
-            Rows::new(&rows, 1 << log_page, copies).check(gpu);
+            check(gpu, &rows, 1 << log_page, copies, &OUTPUTS);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels of mixtures of experts: routers and pairs of any model, and products with their matrices to the bit.
 
-use super::device::{assert_draw_passes, cases, described, gpu};
-use super::properties::{after, assert_same_bits};
+use super::device::{assert_draw_passes, cases, gpu};
+use super::properties::{after, assert_leaves_reference, assert_same_bits};
 use attn_kernels::Variant;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::self_test::{self, Case, Spec};
@@ -86,7 +86,7 @@ proptest! {
         let mut case = self_test::cases(&variant, &Spec::random(seed)).pop().expect("a case of hostile logits");
         let words = words.iter().map(|logit| logit.to_bits()).cycle();
         case.buffers[0] = words.take(case.buffers[0].len()).collect();
-        case.run(gpu).unwrap_or_else(|fault| panic!("{}, seed {seed}: {fault}", described(&variant)));
+        assert_leaves_reference(gpu, &case);
     }
 
     /// Pairs of an expert come in any order, but together: products take the expert of a tile for that of its pairs.
@@ -109,11 +109,6 @@ fn several(rows: Rows, format: Format, tiling: Tiling, shape: [u32; 3], seed: u6
     self_test::cases(&variant, &Spec::random(seed).multiplying(shape)).remove(0)
 }
 
-/// Fails unless the product is the reference's.
-fn check(gpu: &Gpu, case: &Case) {
-    case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", described(&case.variant)));
-}
-
 #[test]
 fn pairs_meet_their_experts_in_every_tiling() {
     let Some(gpu) = gpu() else { return };
@@ -122,7 +117,7 @@ fn pairs_meet_their_experts_in_every_tiling() {
         let tilings = tilings.into_iter().chain([1, 70].map(|rows| Tiling::for_cpu(rows, 1, false)));
         let made: Vec<Case> =
             tilings.map(|tiling| several(Rows::Routed, format, tiling, [11, 21, 3], seed)).collect();
-        check(gpu, &made[0]);
+        assert_leaves_reference(gpu, &made[0]);
         made[1..].iter().for_each(|other| assert_same_bits(gpu, other, &made[0]));
     }
 }
@@ -132,6 +127,6 @@ fn every_vector_of_a_row_has_its_matrix() {
     let Some(gpu) = gpu() else { return };
     for rows in [1, 7] {
         let tiling = Tiling::for_gpu(rows, 1, 2);
-        check(gpu, &several(Rows::Each, Format::F32, tiling, [rows, 21, 2], 4));
+        assert_leaves_reference(gpu, &several(Rows::Each, Format::F32, tiling, [rows, 21, 2], 4));
     }
 }
