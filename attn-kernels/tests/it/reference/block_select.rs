@@ -1,15 +1,17 @@
 //! `block_digest`, `block_score` and `top_k` one after the other: digests and scores against their references, and the
 //! blocks they select against the policies of `sparse-select`.
 
-use super::by_hand::{assert_close, dispatch};
+use super::by_hand::assert_close;
 use super::device::{cases, gpu};
 use super::layer::{Layer, SHAPES, queries, shape_of, shapes, values};
+use super::properties::after;
 use attn_kernels::cpu::{self, Tolerance};
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest, dtype};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
+use attn_kernels::self_test::Case;
 use proptest::prelude::*;
 use sparse_select::digest::{DigestFormat, MinMax};
 use sparse_select::policy::{esa, gsa_ucm, quest};
@@ -79,59 +81,46 @@ impl Select {
         gpu: &Gpu,
         digest: Digest,
         params: &BlockScoreParams,
-        k: impl Fn(usize) -> u32,
+        k_of: impl Fn(usize) -> u32,
     ) -> Selected {
         let (shape, rows) = (&self.layer.shape, params.rows);
-        let [k_cache, _] = self.layer.upload(gpu).unwrap();
         let touched = self.touched();
-        let pool = digest.pool_len(shape, self.num_blocks() as usize);
         block_digest::check(shape, &touched, self.num_blocks()).unwrap();
-        let lens = [self.q.len(), block_score::scores_len(params, rows as usize)];
-        let mut pass = Pass::new("select");
+        let digest_params = BlockDigestParams::new(shape.num_kv_heads, u32::try_from(touched.len()).unwrap());
+        let [k, _] = self.layer.words();
+        let digests = Case::new("digests", &block_digest::variant(shape, digest), &digest_params)
+            .binding(&touched)
+            .binding(&k)
+            .binding(&vec![u32::MAX; digest.pool_len(shape, self.num_blocks() as usize)]);
+        let digests = after(gpu, &digests).swap_remove(2);
 
-        let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
-        let touched_buf = gpu.upload("touched", &touched).unwrap();
-        let count = u32::try_from(touched.len()).unwrap();
-        let digest_params = BlockDigestParams::new(shape.num_kv_heads, count);
-        let bindings = [(&touched_buf).into(), (&k_cache).into(), (&digests).into()];
-        dispatch(gpu, &mut pass, &block_digest::variant(shape, digest), &digest_params, &bindings);
-
-        let [q, tables] =
-            [gpu.upload("q", bytemuck::cast_slice(&self.q)), gpu.upload("tables", &self.layer.tables)]
-                .map(Result::unwrap);
-        let rows_buf = gpu.upload("rows", &self.rows).unwrap();
-        let scores = gpu.upload("scores", &vec![f32::NAN; lens[1]]).unwrap();
         let variant = block_score::variant(shape, self.num_heads, digest, self.select_block);
-        let bindings: [_; 5] =
-            [(&q).into(), (&digests).into(), (&tables).into(), (&rows_buf).into(), (&scores).into()];
-        dispatch(gpu, &mut pass, &variant, params, &bindings);
+        let scores = Case::new("scores", &variant, params)
+            .binding(&self.q)
+            .binding(&digests)
+            .binding(&self.layer.tables)
+            .binding(&self.rows)
+            .binding(&vec![f32::NAN; block_score::scores_len(params, rows as usize)]);
+        let scores = after(gpu, &scores).swap_remove(4);
 
         let sets = params.num_heads / params.heads_per_set;
-        let top_rows: Vec<[u32; 4]> = (0..rows * sets)
-            .map(|i| {
-                let row = (i / sets) as usize;
-                [i * params.score_stride, self.lens[row].div_ceil(self.select_block), k(row), 0]
-            })
-            .collect();
+        let top_row = |i| {
+            let row = (i / sets) as usize;
+            [i * params.score_stride, self.lens[row].div_ceil(self.select_block), k_of(row), 0]
+        };
         let copies = shape.num_kv_heads / sets;
         let top = TopKParams { rows: rows * sets, out_stride: params.score_stride + 1, copies, page_size: 1 };
-        let out_len = (top.rows * copies * top.out_stride) as usize;
-        let top_rows = gpu.upload("rows", &top_rows).unwrap();
-        let out = gpu.buffer::<u32>("out", out_len).unwrap();
-        let bindings = [(&scores).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
-        let variant = top_k::variant(Output::List, gpu.profile().top_k_level());
-        dispatch(gpu, &mut pass, &variant, &top, &bindings);
-
-        let reads =
-            (pass.read(&digests, 0..pool), pass.read(&scores, 0..lens[1]), pass.read(&out, 0..out_len));
-        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        let lists = outcome.get(reads.2);
+        let lists = Case::new("lists", &top_k::variant(Output::List, gpu.profile().top_k_level()), &top)
+            .binding(&scores)
+            .binding(&(0..top.rows).map(top_row).collect::<Vec<[u32; 4]>>())
+            .binding(&self.layer.tables)
+            .binding(&vec![u32::MAX; (top.rows * copies * top.out_stride) as usize]);
+        let lists = after(gpu, &lists).swap_remove(3);
         let list = |list: &[u32]| list[1..=list[0] as usize].to_vec();
-        let lists = lists.chunks(top.out_stride as usize).map(list).collect();
         Selected {
-            digests: values(dtype(shape.dtype), &outcome.get(reads.0)),
-            scores: outcome.get(reads.1),
-            lists,
+            digests: values(dtype(shape.dtype), &digests),
+            scores: bytemuck::cast_vec(scores),
+            lists: lists.chunks(top.out_stride as usize).map(list).collect(),
         }
     }
 
