@@ -1,16 +1,14 @@
-//! `hash_codes` and `hamming_score` against their references, and with a top-k against the KVComp policy of
-//! `sparse-select`.
+//! `hash_codes` and `hamming_score` one after the other, and with a top-k, against the KVComp policy of `sparse-select`.
 
-use super::by_hand::dispatch;
-use super::device::{assert_bits, gpu};
+use super::device::gpu;
 use super::layer::{Layer, queries};
-use attn_kernels::cpu;
-use attn_kernels::gpu::{Gpu, Pass};
+use super::properties::{after, assert_leaves_reference};
+use attn_kernels::cpu::{self, Tolerance};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
 use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use attn_kernels::self_test::Case;
 use sparse_select::policy::kvcomp::{self, KvComp, Projection};
 use sparse_select::topk::top_k;
 use sparse_select::{Heads, Params, Spec};
@@ -22,13 +20,6 @@ struct Retrieval {
     lens: Vec<u32>,
     q: Vec<f32>,
     policy: KvComp,
-}
-
-/// Outputs of the kernels.
-struct Retrieved {
-    key_codes: Vec<u32>,
-    query_codes: Vec<u32>,
-    scores: Vec<f32>,
 }
 
 impl Retrieval {
@@ -77,29 +68,26 @@ impl Retrieval {
         }
     }
 
-    fn on_gpu(&self, gpu: &Gpu) -> Retrieved {
+    /// Codes of all keys, in the order of slots, and of the mean queries of all rows.
+    fn codes(&self, gpu: &Gpu) -> [Vec<u32>; 2] {
         let (shape, words) = (&self.layer.shape, self.words());
-        let [k_cache, _] = self.layer.upload(gpu).unwrap();
-        let width = self.group * shape.num_kv_heads * shape.head_dim;
-        let slots: Vec<u32> = self.slots();
-        let row_ids: Vec<u32> = (0..u32::try_from(self.lens.len()).unwrap()).collect();
-        let blocks = u32::try_from(self.layer.k.len()).unwrap() / (shape.num_kv_heads * shape.head_dim);
-        let key_codes = gpu.buffer::<u32>("codes", (blocks * shape.num_kv_heads * words) as usize).unwrap();
-        let query_len = row_ids.len() * (shape.num_kv_heads * words) as usize;
-        let query_codes = gpu.buffer::<u32>("codes", query_len).unwrap();
-        let q = gpu.upload("q", &self.q).unwrap();
-        let mut pass = Pass::new("hash");
-        let mut first = 0;
+        let of_token = shape.num_kv_heads * words;
+        let slots = self.layer.num_blocks() * shape.block_size;
+        let rows: Vec<u32> = (0..params_rows(&self.lens)).collect();
+        let [keys, _] = self.layer.words();
+        let queries: Vec<u32> = self.q.iter().map(|x| x.to_bits()).collect();
+        let mut first_channel = 0;
+        let [mut of_keys, mut of_queries] =
+            [slots, params_rows(&rows)].map(|tokens| vec![0; (tokens * of_token) as usize]);
         for (part, (channels, weights)) in (0..).zip(self.projection().parts()) {
             let channels = u32::try_from(channels).unwrap();
-            let weights = gpu.upload("weights", &weights).unwrap();
-            let mut hash = |source, entries: &[u32], x, limit: u32, codes| {
+            let hash = |source, entries: &[u32], x: &[u32], limit: u32, codes: &mut Vec<u32>| {
                 let params = HashCodesParams {
                     num_kv_heads: shape.num_kv_heads,
                     entries: u32::try_from(entries.len()).unwrap(),
                     group: self.group,
-                    q_stride: width,
-                    first_channel: first,
+                    q_stride: self.group * shape.num_kv_heads * shape.head_dim,
+                    first_channel,
                     channels,
                     bits: self.policy.hash_bits,
                     first_word: part * self.policy.hash_bits / 32,
@@ -108,33 +96,15 @@ impl Retrieval {
                     num_blocks: u32::MAX,
                 };
                 hash_codes::check(shape, &params, entries, limit as usize).unwrap();
-                let entries = gpu.upload("entries", entries).unwrap();
-                let bindings = [(&entries).into(), x, (&weights).into(), codes];
-                let variant = hash_codes::variant(shape, source);
-                dispatch(gpu, &mut pass, &variant, &params, &bindings);
+                let case = Case::new("codes", &hash_codes::variant(shape, source), &params);
+                let case = case.binding(entries).binding(x).binding(&weights).binding(codes);
+                *codes = after(gpu, &case).swap_remove(3);
             };
-            hash(HashSource::Keys, &slots, (&k_cache).into(), blocks * shape.block_size, (&key_codes).into());
-            hash(HashSource::Queries, &row_ids, (&q).into(), params_rows(&row_ids), (&query_codes).into());
-            first += channels;
+            hash(HashSource::Keys, &self.slots(), &keys, slots, &mut of_keys);
+            hash(HashSource::Queries, &rows, &queries, params_rows(&rows), &mut of_queries);
+            first_channel += channels;
         }
-        let (params, rows, block) = (self.score_params(), self.rows(), self.policy.block_size.get());
-        let len = rows.len() * params.score_stride as usize;
-        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
-        let rows_buf = gpu.upload("rows", &rows).unwrap();
-        let scores = gpu.upload("scores", &vec![f32::NAN; len]).unwrap();
-        let bindings: [_; 5] = [
-            (&query_codes).into(),
-            (&key_codes).into(),
-            (&tables).into(),
-            (&rows_buf).into(),
-            (&scores).into(),
-        ];
-        dispatch(gpu, &mut pass, &hamming_score::variant(shape, block, words), &params, &bindings);
-        let reads = [&key_codes, &query_codes].map(|buf| pass.read(buf, 0..buf.len()));
-        let read = pass.read(&scores, 0..len);
-        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        let [key_codes, query_codes] = reads.map(|read| outcome.get(read));
-        Retrieved { key_codes, query_codes, scores: outcome.get(read) }
+        [of_keys, of_queries]
     }
 
     /// Slots of all tokens.
@@ -161,25 +131,30 @@ impl Retrieval {
         (self.q[row * width..][..width].to_vec(), keys)
     }
 
+    /// Codes are those of the policy, scores of them are exact, and the best blocks are the policy's.
     fn check(&self, gpu: &Gpu) {
-        let got = self.on_gpu(gpu);
+        let [key_codes, query_codes] = self.codes(gpu);
         let (shape, words) = (&self.layer.shape, self.words() as usize);
         let (dim, kv_heads) = (shape.head_dim as usize, shape.num_kv_heads as usize);
-        let params = self.score_params();
-        let mut want = vec![f32::NAN; got.scores.len()];
-        let block = self.policy.block_size.get() as usize;
-        let kinds = (shape, block, words);
-        let (tables, rows) = (&self.layer.tables, self.rows());
+        let (params, rows, block) = (self.score_params(), self.rows(), self.policy.block_size.get());
+        let mut scores = vec![f32::NAN; rows.len() * params.score_stride as usize];
+        let (kinds, tables) = ((shape, block as usize, words), &self.layer.tables);
         cpu::hamming_score::hamming_score(
             kinds,
             &params,
-            &got.query_codes,
-            &got.key_codes,
+            &query_codes,
+            &key_codes,
             tables,
             &rows,
-            &mut want,
+            &mut scores,
         );
-        assert_bits(&format!("scores, {shape:?}, {:?}", self.lens), &got.scores, &want);
+        let case = Case::new("scores", &hamming_score::variant(shape, block, self.words()), &params)
+            .binding(&query_codes)
+            .binding(&key_codes)
+            .binding(tables)
+            .binding(&rows)
+            .output(Tolerance::EXACT, &scores);
+        assert_leaves_reference(gpu, &case);
         for row in 0..self.lens.len() {
             let (q, k) = self.tensors(row);
             let len = self.lens[row] as usize;
@@ -188,11 +163,11 @@ impl Retrieval {
             for (head, query) in sparse_select::heads::group_mean(&q, kv_heads, 0).iter().enumerate() {
                 let code: Vec<u32> = bytemuck::pod_collect_to_vec(&self.projection().hash(query));
                 let at = (row * kv_heads + head) * words;
-                assert_eq!(got.query_codes[at..at + words], code, "query {row}, {head}");
+                assert_eq!(query_codes[at..at + words], code, "query {row}, {head}");
             }
             let blocks = self.policy.budget_blocks(None, len);
             let want = self.policy.select_blocks(&self.policy.distances(&q, &k), blocks);
-            let scores = &got.scores[row * params.score_stride as usize..][..len.div_ceil(block)];
+            let scores = &scores[row * params.score_stride as usize..][..len.div_ceil(block as usize)];
             assert_eq!(top_k(scores, blocks), want, "{shape:?}, row {row}");
         }
     }
@@ -219,52 +194,6 @@ fn retrieves_as_the_policy_does() {
     let large = "kvcomp:block_size=512,sink=0,recent=1,topk_tokens=1024,length_threshold=1024,\
                  hash_bits=160";
     Retrieval::new(shape(1, 16, 256, f16), 1, &[2600], large).check(gpu);
-}
-
-#[test]
-fn codes_of_exact_products_are_those_of_the_reference() {
-    let Some(gpu) = gpu() else { return };
-    // Multiples of 1/8: products are exact, and some sums are exactly 0, whose bit is 0.
-    let retrieval = {
-        let spec = "kvcomp:block_size=16,sink=0,recent=1,topk_tokens=32,length_threshold=32";
-        let mut retrieval = Retrieval::new(shape(1, 8, 16, KvDtype::F32), 1, &[150], spec);
-        retrieval.layer.k.iter_mut().for_each(|x| *x = (*x * 2.0).round() / 8.0);
-        retrieval
-    };
-    let mut rng = StdRng::seed_from_u64(5);
-    let weights: Vec<f32> = (0..8 * 96).map(|_| f32::from(rng.random_range(-2..=2_i8)) / 8.0).collect();
-    let slots = retrieval.slots();
-    let params = HashCodesParams {
-        num_kv_heads: 1,
-        entries: 150,
-        group: 1,
-        q_stride: 8,
-        first_channel: 0,
-        channels: 8,
-        bits: 96,
-        first_word: 1,
-        words: 4,
-        first_block: 0,
-        num_blocks: u32::MAX,
-    };
-    let [k, _] = retrieval.layer.upload(gpu).unwrap();
-    let [entries, weight_buf] = [
-        gpu.upload("slots", &slots).unwrap(),
-        gpu.upload("weights", bytemuck::cast_slice(&weights)).unwrap(),
-    ];
-    let codes = gpu.upload("codes", &vec![77_777_u32; retrieval.layer.k.len() / 8 * 4]).unwrap();
-    let mut pass = Pass::new("hash");
-    let bindings = [(&entries).into(), (&k).into(), (&weight_buf).into(), (&codes).into()];
-    let variant = hash_codes::variant(&retrieval.layer.shape, HashSource::Keys);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings);
-    let read = pass.read(&codes, 0..codes.len());
-    let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-    let (_, keys) = retrieval.tensors(0);
-    for (t, &slot) in slots.iter().enumerate() {
-        let want = cpu::hash_codes::hash_code(&params, &keys[t * 8..][..8], &weights);
-        assert_eq!(got[slot as usize * 4], 77_777, "a word of another part");
-        assert_eq!(got[slot as usize * 4 + 1..][..3], want, "token {t}");
-    }
 }
 
 #[test]
