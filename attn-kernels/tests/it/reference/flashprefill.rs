@@ -1,21 +1,26 @@
 //! `block_mean`, `block_energy` and `keep_blocks` against their references, and one after the other against the policy
 //! `flashprefill` of `sparse-select`.
 
-use super::by_hand::{assert_close, dispatch};
+use super::by_hand::assert_close;
 use super::device::gpu;
 use super::layer::{ATTENTION, Layer, queries};
+use super::properties::{after, assert_leaves_reference};
 use attn_kernels::cpu::{self, Tolerance};
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::flashprefill::FlashPrefill;
 use attn_kernels::kernel::{
     KvDtype, KvLayout, KvShape, attend_means, block_energy, block_mean, block_means, keep_blocks,
 };
 use attn_kernels::profile::Registers;
+use attn_kernels::self_test::Case;
 use proptest::prelude::*;
 use sparse_select::{Heads, Input, Selection, build};
 use std::ops::Range;
 
 use crate::usual;
+
+/// Tolerance of sums of keys of size 1 in another order.
+const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
 
 /// One chunk of a sequence, behind another sequence in tables and queries.
 struct Chunk {
@@ -64,41 +69,34 @@ impl Chunk {
         let tables = (&self.layer.tables[..], self.layer.num_blocks());
         f.check(shape, [stride, first_list], tables, [self.q.len(), out_len]).unwrap();
 
-        let [k, _] = self.layer.upload(gpu).unwrap();
-        let q = gpu.upload("q", &self.q).unwrap();
-        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
-        let means = gpu.upload("means", &vec![f32::NAN; means_len]).unwrap();
-        let out = gpu.upload("lists", &vec![77_777_u32; out_len]).unwrap();
-        let mut pass = Pass::new("flashprefill");
-        if let Some(params) = f.block_mean(shape) {
-            let bindings = [(&tables).into(), (&k).into(), (&means).into()];
-            dispatch(gpu, &mut pass, &block_mean::variant(shape, f.block), &params, &bindings);
-        }
-        let mut reads = Vec::new();
+        let [k, _] = self.layer.words();
+        let means = vec![f32::NAN.to_bits(); means_len];
+        let means = match f.block_mean(shape) {
+            None => means,
+            Some(params) => {
+                let case = Case::new("means", &block_mean::variant(shape, f.block), &params);
+                after(gpu, &case.binding(&self.layer.tables).binding(&k).binding(&means)).swap_remove(2)
+            }
+        };
+        let (mut energies, mut words) = (Vec::new(), vec![77_777; out_len]);
         for blocks in &rounds {
-            let energies = gpu.upload("energies", &vec![f32::NAN; energies_len]).unwrap();
             let params = f.block_energy(shape, blocks);
-            let bindings = [(&q).into(), (&means).into(), (&energies).into()];
-            dispatch(gpu, &mut pass, &block_energy::variant(shape, f.block), &params, &bindings);
+            let case = Case::new("energies", &block_energy::variant(shape, f.block), &params);
+            let case = case.binding(&self.q).binding(&means).binding(&vec![f32::NAN; energies_len]);
+            let mut found = after(gpu, &case).swap_remove(2);
             let params = f.keep_blocks(shape, blocks, stride, first_list);
             let variant = keep_blocks::variant(f.num_heads / shape.num_kv_heads);
-            let bindings = [(&energies).into(), (&out).into()];
-            dispatch(gpu, &mut pass, &variant, &params, &bindings);
+            let case = Case::new("lists", &variant, &params).binding(&found).binding(&words);
+            words = after(gpu, &case).swap_remove(1);
             let [_, len] = f.scratch_lens(shape, blocks.end - blocks.start);
-            reads.push(pass.read(&energies, 0..len));
+            found.truncate(len);
+            energies.push(bytemuck::cast_vec(found));
         }
-        let (read, of_means) = (pass.read(&out, 0..out_len), pass.read(&means, 0..means_len));
-        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        let words = outcome.get(read);
         let (before, lists) = words.split_at((first_list * stride) as usize);
         assert!(before.iter().all(|word| *word == 77_777), "lists of others are written");
         let list = |list: &[u32]| list[1..=list[0] as usize].to_vec();
-        Found {
-            means: outcome.get(of_means),
-            rounds,
-            energies: reads.into_iter().map(|read| outcome.get(read)).collect(),
-            lists: lists.chunks(stride as usize).map(list).collect(),
-        }
+        let lists = lists.chunks(stride as usize).map(list).collect();
+        Found { means: bytemuck::cast_vec(means), rounds, energies, lists }
     }
 
     /// Applies `with` to the queries `[num_heads, q_len, head_dim]` and keys `[kv_heads, kv_len, head_dim]`.
@@ -128,7 +126,7 @@ impl Chunk {
         let what = format!("{shape:?}, {f:?}");
         if let Some(params) = f.block_mean(shape) {
             let want = cpu::block_mean::block_mean(&self.layer.kv(), &params, block, &self.layer.tables);
-            assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, &found.means, &want);
+            assert_close(&format!("means, {what}"), MEANS, &found.means, &want);
         }
         let (kv_heads, dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
         let means = [kv_heads, found.means.len() / kv_heads / dim, dim];
@@ -218,14 +216,11 @@ fn attends_to_means(gpu: &Gpu, chunk: &Chunk, registers: Registers) {
     let (f, shape) = (&chunk.of, &chunk.layer.shape);
     let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim as usize);
     let Some(params) = f.block_means(shape) else { return };
-    let [means_len, _] = f.scratch_lens(shape, 1);
-    let [k, v] = chunk.layer.upload(gpu).unwrap();
-    let tables = gpu.upload("tables", &chunk.layer.tables).unwrap();
-    let means = ["keys", "values"].map(|name| gpu.upload(name, &vec![f32::NAN; means_len]).unwrap());
-    let mut pass = Pass::new("means");
-    let bindings = [(&tables).into(), (&k).into(), (&v).into(), (&means[0]).into(), (&means[1]).into()];
-    let variant = block_means::variant(shape, f.block);
-    dispatch(gpu, &mut pass, &variant, &params, &bindings);
+    let (block, tables) = (f.block as usize, &chunk.layer.tables);
+    let [k, v] = chunk.layer.words();
+    let [keys, values] = cpu::block_means::block_means(&chunk.layer.kv(), &params, block, tables);
+    let case = Case::new("means", &block_means::variant(shape, f.block), &params).binding(tables);
+    assert_leaves_reference(gpu, &case.binding(&k).binding(&v).output(MEANS, &keys).output(MEANS, &values));
 
     let (stride, first_list) = (f.key_blocks() + 3, 2);
     let list = |list: u32| {
@@ -242,36 +237,18 @@ fn attends_to_means(gpu: &Gpu, chunk: &Chunk, registers: Registers) {
     }
     let rows = (f.q_first + f.q_len) as usize * f.num_heads as usize;
     let (out, lse) = (queries(1, rows * dim, rows * dim, 8), queries(1, rows, rows, 9));
-    let [q, selected] = [gpu.upload("q", &chunk.q).unwrap(), gpu.upload("out", &out).unwrap()];
-    let on_lse = gpu.upload("lse", &lse).unwrap();
-    let on_lists = gpu.upload("lists", &words).unwrap();
-    let attend = f.attend_means(shape, stride, first_list);
-    let bindings = [
-        (&q).into(),
-        (&means[0]).into(),
-        (&means[1]).into(),
-        (&on_lists).into(),
-        (&selected).into(),
-        (&on_lse).into(),
-    ];
-    let variant = attend_means::variant(shape, f.block, registers);
-    dispatch(gpu, &mut pass, &variant, &attend, &bindings);
-    let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
-    let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
-    let done = gpu.submit(pass).unwrap().wait().unwrap();
-
-    let (block, what) = (f.block as usize, format!("{shape:?}, {f:?}"));
-    let want = cpu::block_means::block_means(&chunk.layer.kv(), &params, block, &chunk.layer.tables);
-    let got = of_means.map(|read| done.get(read));
-    for (got, want) in got.iter().zip(&want) {
-        assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, got, want);
-    }
-    let (mut all, mut all_lse) = (out, lse);
+    let params = f.attend_means(shape, stride, first_list);
+    let (mut all, mut all_lse) = (out.clone(), lse.clone());
     let to = (&mut all[..], &mut all_lse[..]);
-    let [keys, values] = &got;
-    cpu::attend_means::attend_means(&attend, [block, dim], &chunk.q, [keys, values], &lists, to);
-    assert_close(&format!("output, {what}"), ATTENTION, &done.get(read_out), &all);
-    assert_close(&format!("lse, {what}"), ATTENTION, &done.get(read_lse), &all_lse);
+    cpu::attend_means::attend_means(&params, [block, dim], &chunk.q, [&keys, &values], &lists, to);
+    let case = Case::new("means of blocks", &attend_means::variant(shape, f.block, registers), &params)
+        .binding(&chunk.q)
+        .binding(&keys)
+        .binding(&values)
+        .binding(&words)
+        .updated(&out, ATTENTION, &all)
+        .updated(&lse, ATTENTION, &all_lse);
+    assert_leaves_reference(gpu, &case);
 }
 
 /// Attention of a query to tokens of scores and values.
