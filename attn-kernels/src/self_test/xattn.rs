@@ -6,7 +6,7 @@ use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, queries};
 use super::{Case, Spec, cached, filled};
 use crate::cpu::{self, Tolerance, f32_of};
-use crate::kernel::find_blocks::Vote;
+use crate::kernel::find_blocks::{self, FindBlocksParams, Vote};
 use crate::kernel::stride_queries::StrideType;
 use crate::kernel::xattn::Estimate;
 use crate::kernel::{KvDtype, KvLayout, KvShape, stride_queries, strided_qk};
@@ -126,48 +126,69 @@ pub(crate) fn softmax_block_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
-/// Makes cases with masses that are multiples of 1/64 and thresholds that are multiples of 1/16, so that neither
-/// device nor reference rounds.
+/// Makes cases of short rows, and of long ones with many equal masses, whose sum is more than that of a softmax.
 pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let group = filled(variant, slot::GROUP);
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: 64,
-        block_size: 16,
-        dtype: KvDtype::F16,
-        layout: KvLayout::Native,
-    };
-    let [kv_len, q_len] = [(40, 4..=80), (3, 1..=4)].map(|(usual, blocks)| 128 * spec.number(usual, blocks));
-    let e = Estimate { kv_len, q_len, ..estimate(spec, 2 * group, 128 * group, 8, 128) };
-    let blocks = 0..e.query_blocks();
-    let stride = e.key_blocks() + 3;
-    let params = e.find_blocks(&shape, &blocks, stride, 0);
-    let heads = e.num_heads as usize;
-    let [_, sums_len] = e.scratch_lens(blocks.end);
-    let mass = |x: &f32| (x.max(0.0) * 12.0).floor() / 64.0;
-    let mut sums: Vec<f32> = spec.floats(sums_len, 1).iter().map(mass).collect();
-    for (row, sums) in sums.chunks_mut(e.key_blocks() as usize).enumerate() {
-        let own = e.first_block() as usize + row % blocks.len();
-        sums.iter_mut().skip(own + 1).for_each(|sum| *sum = 0.0);
-    }
-    let thresholds: Vec<f32> =
-        [15_u8, 8, 3].iter().cycle().take(heads).map(|n| f32::from(*n) / 16.0).collect();
-    let wide: Vec<f64> = thresholds.iter().map(|&t| t.into()).collect();
-    let lists =
-        cpu::find_blocks::find_blocks(&params, &sums, heads, &wide).expect("a threshold for each head");
-    let before = vec![77_777; lists.len() * stride as usize];
-    let mut after = before.clone();
-    for (out, list) in after.chunks_mut(stride as usize).zip(&lists) {
-        out[0] = super::count(list);
-        out[1..=list.len()].copy_from_slice(list);
-    }
-    let case =
-        Case::new("majorities", variant, &params).binding(&sums).binding(&thresholds).words(&before, &after);
-    let limits = blocks.flat_map(|row| [e.first_block() + row + 1; 2]).collect();
-    let lists = Indices { order: Order::List, stride: stride as usize, limits, none: None };
-    let mut cases = vec![case];
+    let (key_blocks, query_blocks) = (spec.number(40, 4..=300), spec.number(3, 1..=4));
+    let (short, limits) =
+        found("majorities", variant, spec, [spec.number(2, 1..=3), key_blocks, query_blocks]);
+    let lists = Indices { order: Order::List, stride: key_blocks as usize + 3, limits, none: None };
+    let mut cases = vec![short];
     for floats in [0, 1] {
         cases.extend(hostile::cases(&cases[0], &[floats], &[(2, lists.clone())]));
     }
+    let kv_heads = spec.number(1, 1..=2);
+    cases.push(found("long rows", variant, spec, [kv_heads, spec.number(3000, 1..=3000), 2]).0);
+    cases.push(found("one block", variant, spec, [1, 1, 1]).0);
     cases
+}
+
+/// A case of so many KV heads, key blocks and query blocks, and an upper bound of the blocks of each list. Masses are multiples of
+/// 1/64 and thresholds multiples of 1/16, so that neither device nor reference rounds.
+fn found(
+    what: &'static str,
+    variant: &Variant,
+    spec: &Spec,
+    [num_kv_heads, key_blocks, query_blocks]: [u32; 3],
+) -> (Case, Vec<u32>) {
+    let group = filled(variant, slot::GROUP);
+    let vote = spec.one_of(Vote::Majority, &[Vote::Any, Vote::Majority, Vote::All]);
+    let causal = spec.one_of(true, &[true, true, false]);
+    let (heads, out_stride) = (num_kv_heads * group, key_blocks + 3);
+    let params = FindBlocksParams {
+        num_kv_heads,
+        query_blocks,
+        key_blocks,
+        sum_stride: key_blocks,
+        current: spec.number(key_blocks.saturating_sub(query_blocks), 0..=key_blocks),
+        causal: causal.into(),
+        out_stride,
+        first_list: 0,
+        votes: vote.votes(group),
+        // Masses of a query block add up to more than its rows; so many units still fit.
+        units: find_blocks::units(1 << 14),
+    };
+    let seen = |row: u32| match causal {
+        true => key_blocks.min(params.current + row % query_blocks + 1),
+        false => key_blocks,
+    };
+    let mass = |x: &f32| (x.max(0.0) * 40.0).floor() / 64.0;
+    let len = heads * query_blocks * key_blocks;
+    let mut sums: Vec<f32> = spec.floats(len as usize, 1).iter().map(mass).collect();
+    for (row, sums) in (0..).zip(sums.chunks_mut(key_blocks as usize)) {
+        sums[seen(row) as usize..].fill(0.0);
+    }
+    let sixteenths = spec.list(&[15, 8, 3], 9, |spec| spec.number(8, 1..=16));
+    let thresholds: Vec<f32> =
+        sixteenths.iter().cycle().take(heads as usize).map(|n| *n as f32 / 16.0).collect();
+    let wide: Vec<f64> = thresholds.iter().map(|&t| t.into()).collect();
+    let lists = cpu::find_blocks::find_blocks(&params, &sums, heads as usize, &wide)
+        .expect("a threshold for each head");
+    let before = vec![77_777; lists.len() * out_stride as usize];
+    let mut after = before.clone();
+    for (out, list) in after.chunks_mut(out_stride as usize).zip(&lists) {
+        out[0] = super::count(list);
+        out[1..=list.len()].copy_from_slice(list);
+    }
+    let case = Case::new(what, variant, &params).binding(&sums).binding(&thresholds).words(&before, &after);
+    (case, (0..super::count(&lists)).map(|list| seen(list / num_kv_heads)).collect())
 }
