@@ -1,14 +1,14 @@
 //! Digests of keys that f16 does not have, where they round: `block_digest`, and the bounds that `block_score` makes of them.
 
-use super::by_hand::dispatch;
 use super::device::{cases, gpu};
 use super::layer::{Layer, cache_words, values};
+use super::properties::after;
 use attn_kernels::cpu::{self, Tolerance};
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
-use attn_kernels::self_test::FloatLayout;
+use attn_kernels::self_test::{Case, FloatLayout};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -55,47 +55,38 @@ impl Keys {
         (0..).zip(&self.layer.tables).map(page).collect()
     }
 
-    /// The pool, and scores and bounds `[heads, pages]` of `q`, a head each.
-    fn on_gpu(&self, gpu: &Gpu, digest: Digest, q: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    /// The pool.
+    fn digests(&self, gpu: &Gpu, digest: Digest) -> Vec<u32> {
         let touched = self.touched();
-        let pages = u32::try_from(touched.len()).unwrap();
-        let mut pass = Pass::new("digest");
-        let k = gpu.upload("k", &self.words).unwrap();
-        let pool = digest.pool_len(&SHAPE, self.num_blocks());
-        let digests = gpu.upload("digests", &vec![0_u32; pool]).unwrap();
-        let touched = gpu.upload("touched", &touched).unwrap();
-        let params = BlockDigestParams::new(2, pages);
-        let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
-        let variant = block_digest::variant(&SHAPE, digest);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings);
+        let params = BlockDigestParams::new(2, u32::try_from(touched.len()).unwrap());
+        let case = Case::new("digests", &block_digest::variant(&SHAPE, digest), &params)
+            .binding(&touched)
+            .binding(&self.words)
+            .binding(&vec![0; digest.pool_len(&SHAPE, self.num_blocks())]);
+        after(gpu, &case).swap_remove(2)
+    }
+
+    /// Scores and bounds `[heads, pages]` of `q`, a head each.
+    fn scores(&self, gpu: &Gpu, digests: &[u32], q: &[f32]) -> [Vec<f32>; 2] {
+        let pages = self.touched().len();
         let params = BlockScoreParams {
             num_heads: 2,
             num_kv_heads: 2,
             q_stride: 2 * SHAPE.head_dim,
             heads_per_set: 1,
-            score_stride: pages,
+            score_stride: u32::try_from(pages).unwrap(),
             rows: 1,
             ..BlockScoreParams::default()
         };
-        let [q, tables] = [bytemuck::cast_slice(q), &self.layer.tables].map(|d| gpu.upload("q", d).unwrap());
-        let rows = gpu.upload("rows", &[[0, self.len, 0, 0]]).unwrap();
-        let outs = [0; 2].map(|_| gpu.upload("out", &vec![f32::NAN; 2 * pages as usize]).unwrap());
-        if digest == Digest::MinMax {
-            let bindings: [_; 6] = [
-                (&q).into(),
-                (&digests).into(),
-                (&tables).into(),
-                (&rows).into(),
-                (&outs[0]).into(),
-                (&outs[1]).into(),
-            ];
-            let variant = block_score::with_bounds(&SHAPE, 2, SHAPE.block_size);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings);
-        }
-        let reads = (pass.read(&digests, 0..pool), outs.map(|out| pass.read(&out, 0..out.len())));
-        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        let [scores, bounds] = reads.1.map(|read| outcome.get(read));
-        (values(KvDtype::F16, &outcome.get(reads.0)), scores, bounds)
+        let case = Case::new("bounds", &block_score::with_bounds(&SHAPE, 2, SHAPE.block_size), &params)
+            .binding(q)
+            .binding(digests)
+            .binding(&self.layer.tables)
+            .binding(&[0, self.len, 0, 0])
+            .binding(&vec![f32::NAN; 2 * pages])
+            .binding(&vec![[f32::NAN; 2]; 2 * pages]);
+        let mut left = after(gpu, &case);
+        [left.swap_remove(4), left.pop().unwrap()].map(bytemuck::cast_vec)
     }
 
     fn reference(&self, digest: Digest) -> Vec<f32> {
@@ -151,10 +142,11 @@ proptest! {
         let keys = Keys::new(len, least..least + more, seed);
         let mut q: Vec<f32> = Layer::new(SHAPE, &[1], !seed).k[..32].iter().map(|x| if x.is_nan() { 0.5 } else { *x }).collect();
         q[..zeros].fill(0.0);
-        let (digests, scores, bounds) = keys.on_gpu(gpu, Digest::MinMax, &q);
+        let digests = keys.digests(gpu, Digest::MinMax);
+        let [scores, bounds] = keys.scores(gpu, &digests, &q);
         let want = keys.reference(Digest::MinMax);
-        Tolerance::EXACT.compare(&digests, &want).unwrap();
-        let (means, _, _) = keys.on_gpu(gpu, Digest::Mean, &q);
+        Tolerance::EXACT.compare(&values(KvDtype::F16, &digests), &want).unwrap();
+        let means = values(KvDtype::F16, &keys.digests(gpu, Digest::Mean));
         let on_host = keys.means_on_host();
         for (page, [block, tokens]) in keys.touched().into_iter().enumerate() {
             let of_page = |means: &[f32]| means.chunks(32).nth(block as usize).unwrap().to_vec();
