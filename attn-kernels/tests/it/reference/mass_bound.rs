@@ -1,18 +1,18 @@
 //! Certificates of `mass_bound` and `mass_merge`, behind the kernels that feed them, against the true mass.
 
-use super::by_hand::dispatch;
 use super::device::{cases, gpu};
 use super::layer::{Layer, queries, shape_of};
 use super::options::{AttentionInputs, Lists};
+use super::properties::after;
 use attn_kernels::cpu::block_digest::Rounding;
-use attn_kernels::gpu::{Buf, Gpu, Pass};
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
-use attn_kernels::rows::KvWord;
+use attn_kernels::self_test::Case;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -34,6 +34,11 @@ impl Sequences {
 
     pub(crate) fn blocks(&self) -> u32 {
         self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap()
+    }
+
+    pub(crate) fn rows(&self, layer: &Layer) -> Vec<[u32; 4]> {
+        let sequences = (0..).zip(self.lens.iter().zip(&layer.table_of));
+        sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect()
     }
 }
 
@@ -115,89 +120,75 @@ impl Certified {
         let share_stride = mass_bound::share_stride(self.of.blocks());
         let layers = u32::try_from(self.layers.len()).unwrap();
         let merge = MassMergeParams { layers, rows: heads, share_stride };
-        let shares_len = (layers * heads * share_stride) as usize;
-        let shares = gpu.upload("shares", &vec![f32::NAN; shares_len]).unwrap();
-        let masses = gpu.upload("masses", &vec![f32::NAN; heads as usize]).unwrap();
-        let mut pass = Pass::new("certify");
-        for (index, (layer, asked, q)) in (0..).zip(&self.layers) {
-            let first_share = index * heads * share_stride;
-            self.record(gpu, &mut pass, (layer, asked, q), (first_share, share_stride), &shares);
+        let mut shares = vec![f32::NAN.to_bits(); (layers * heads * share_stride) as usize];
+        for (index, layer) in (0..).zip(&self.layers) {
+            shares = self.shares(gpu, layer, [index * heads * share_stride, share_stride], &shares);
         }
-        let bindings = [(&shares).into(), (&masses).into()];
-        dispatch(gpu, &mut pass, &mass_merge::variant(), &merge, &bindings);
-        let read = pass.read(&masses, 0..masses.len());
-        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+        let masses = Case::new("masses", &mass_merge::variant(), &merge);
+        let masses = masses.binding(&shares).binding(&vec![f32::NAN; heads as usize]);
+        bytemuck::cast_vec(after(gpu, &masses).swap_remove(1))
     }
 
-    fn record(
+    /// The shares of all layers, with those of a layer from the first one of `share` on.
+    fn shares(
         &self,
         gpu: &Gpu,
-        pass: &mut Pass,
-        (layer, asked, q): (&Layer, &AttentionInputs, &[f32]),
-        (first_share, share_stride): (u32, u32),
-        shares: &Buf<f32>,
-    ) {
-        let (shape, num_heads) = (&self.of.shape, self.of.num_heads);
-        let [k, v] = layer.upload(gpu).unwrap();
-        let rows: Vec<[u32; 4]> = (0..)
-            .zip(self.of.lens.iter().zip(&layer.table_of))
-            .map(|(i, (len, t))| [i, *len, *t, 0])
-            .collect();
-        let n = u32::try_from(rows.len()).unwrap();
+        (layer, asked, q): &(Layer, AttentionInputs, Vec<f32>),
+        [first_share, share_stride]: [u32; 2],
+        shares: &[u32],
+    ) -> Vec<u32> {
+        let (of, shape, num_heads) = (&self.of, &self.of.shape, self.of.num_heads);
+        let rows = of.rows(layer);
         let max_partitions =
-            self.of.lens.iter().map(|len| paged_decode::partitions(PARTITION, 0, *len)).max().unwrap().max(2);
+            of.lens.iter().map(|len| paged_decode::partitions(PARTITION, 0, *len)).max().unwrap().max(2);
         let decode = PagedDecodeParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: num_heads * shape.head_dim,
             max_partitions,
             partition_size: PARTITION,
-            scale: self.of.scale,
+            scale: of.scale,
             reduced: 1,
             list_stride: asked.list_stride(),
-            rows: n,
+            rows: u32::try_from(rows.len()).unwrap(),
             ..PagedDecodeParams::default()
         };
-        let stats_len = (n * num_heads * max_partitions) as usize;
-        let [q, partial] =
-            [("q", q.to_vec()), ("partial", vec![f32::NAN; stats_len * shape.head_dim as usize])]
-                .map(|(label, data)| gpu.upload(label, &data).unwrap());
-        let stats = gpu.upload("stats", &vec![[f32::NAN; 2]; stats_len]).unwrap();
-        let tables = gpu.upload("tables", &layer.tables).unwrap();
-        let rows_buf = gpu.upload("rows", &rows).unwrap();
-        let lists = asked.upload(gpu).unwrap().unwrap();
-        let bindings = [
-            (&q).into(),
-            (&k).into(),
-            (&v).into(),
-            (&tables).into(),
-            (&rows_buf).into(),
-            (&partial).into(),
-            (&stats).into(),
-            (&lists).into(),
-        ];
+        let parts = rows.len() * (num_heads * max_partitions) as usize;
+        let [k, v] = layer.words();
+        let lists = asked.words().unwrap();
         let variant = paged_decode::variant(shape, num_heads, Lanes::Workgroup, &asked.attention);
-        dispatch(gpu, pass, &variant, &decode, &bindings);
-
-        let digests = record_digests(gpu, pass, &self.of, layer, &k);
-        let (_, bounds) = record_bounds(gpu, pass, &self.of, (&q, &digests), &tables, &rows_buf);
+        let attention = Case::new("attention", &variant, &decode)
+            .binding(q)
+            .binding(&k)
+            .binding(&v)
+            .binding(&layer.tables)
+            .binding(&rows)
+            .binding(&vec![f32::NAN; parts * shape.head_dim as usize])
+            .binding(&vec![[f32::NAN; 2]; parts])
+            .binding(&lists);
+        let stats = after(gpu, &attention).swap_remove(6);
+        let [_, bounds] = scores_and_bounds(gpu, of, layer, q);
         let params = MassBoundParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
-            select_block: self.of.select_block,
+            select_block: of.select_block,
             list_stride: decode.list_stride,
             max_partitions,
-            bound_stride: self.of.blocks(),
+            bound_stride: of.blocks(),
             first_row: 0,
             first_share,
             share_stride,
             partition_size: PARTITION,
             slack: mass_bound::slack(Lanes::Workgroup),
-            rows: n,
+            rows: decode.rows,
         };
-        let bindings =
-            [(&bounds).into(), (&rows_buf).into(), (&lists).into(), (&stats).into(), shares.into()];
-        dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings);
+        let bound = Case::new("shares", &mass_bound::variant(), &params)
+            .binding(&bounds)
+            .binding(&rows)
+            .binding(&lists)
+            .binding(&stats)
+            .binding(shares);
+        after(gpu, &bound).swap_remove(4)
     }
 
     /// `[rows, num_heads]`: the least mass that lists keep over the layers, and what is left of it beside the bound of what
@@ -263,65 +254,43 @@ impl MinMax {
     }
 }
 
-/// Digests of all pages.
-pub(crate) fn record_digests(
-    gpu: &Gpu,
-    pass: &mut Pass,
-    of: &Sequences,
-    layer: &Layer,
-    k: &Buf<KvWord>,
-) -> Buf<u32> {
+/// Scores and bounds of all blocks, by digests of all pages.
+pub(crate) fn scores_and_bounds(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32]) -> [Vec<u32>; 2] {
     let shape = &of.shape;
-    let touched: Vec<[u32; 2]> = (0..)
-        .zip(&of.lens)
-        .flat_map(|(i, len)| {
-            let table = layer.table_of[i] as usize;
-            (0..len.div_ceil(shape.block_size)).map(move |page| {
-                let tokens = shape.block_size.min(len - page * shape.block_size);
-                [layer.tables[table + page as usize], tokens]
-            })
-        })
-        .collect();
-    let count = u32::try_from(touched.len()).unwrap();
-    let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
-    let digests = gpu.upload("digests", &vec![u32::MAX; len]).unwrap();
-    let params = BlockDigestParams::new(shape.num_kv_heads, count);
-    let touched = gpu.upload("touched", &touched).unwrap();
-    let bindings = [(&touched).into(), k.into(), (&digests).into()];
-    let variant = block_digest::variant(shape, Digest::MinMax);
-    dispatch(gpu, pass, &variant, &params, &bindings);
-    digests
-}
-
-/// Scores and bounds of all blocks.
-pub(crate) fn record_bounds(
-    gpu: &Gpu,
-    pass: &mut Pass,
-    of: &Sequences,
-    (q, digests): (&Buf<f32>, &Buf<u32>),
-    tables: &Buf<u32>,
-    rows: &Buf<[u32; 4]>,
-) -> (Buf<f32>, Buf<f32>) {
-    let group = of.num_heads / of.shape.num_kv_heads;
+    let page_of = |(len, table): (&u32, &u32)| {
+        let (len, table, size) = (*len, *table, shape.block_size);
+        let page = move |page| [layer.tables[(table + page) as usize], size.min(len - page * size)];
+        (0..len.div_ceil(size)).map(page)
+    };
+    let touched: Vec<[u32; 2]> = of.lens.iter().zip(&layer.table_of).flat_map(page_of).collect();
+    let params = BlockDigestParams::new(shape.num_kv_heads, u32::try_from(touched.len()).unwrap());
+    let [k, _] = layer.words();
+    let digests = Case::new("digests", &block_digest::variant(shape, Digest::MinMax), &params)
+        .binding(&touched)
+        .binding(&k)
+        .binding(&vec![u32::MAX; Digest::MinMax.pool_len(shape, layer.num_blocks() as usize)]);
+    let digests = after(gpu, &digests).swap_remove(2);
+    let rows = of.rows(layer);
     let params = BlockScoreParams {
         num_heads: of.num_heads,
-        num_kv_heads: of.shape.num_kv_heads,
-        q_stride: of.num_heads * of.shape.head_dim,
-        heads_per_set: group,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: of.num_heads * shape.head_dim,
+        heads_per_set: of.num_heads / shape.num_kv_heads,
         score_stride: of.blocks(),
         logit_scale: of.scale,
         rows: u32::try_from(rows.len()).unwrap(),
         ..BlockScoreParams::default()
     };
-    let scores_len = block_score::scores_len(&params, rows.len());
-    let bounds_len = block_score::bounds_len(&params, rows.len());
-    let [scores, bounds] =
-        [scores_len, bounds_len].map(|len| gpu.upload("scores", &vec![f32::NAN; len]).unwrap());
-    let bindings: [_; 6] =
-        [q.into(), digests.into(), tables.into(), rows.into(), (&scores).into(), (&bounds).into()];
-    let variant = block_score::with_bounds(&of.shape, of.num_heads, of.select_block);
-    dispatch(gpu, pass, &variant, &params, &bindings);
-    (scores, bounds)
+    let scores =
+        Case::new("bounds", &block_score::with_bounds(shape, of.num_heads, of.select_block), &params)
+            .binding(q)
+            .binding(&digests)
+            .binding(&layer.tables)
+            .binding(&rows)
+            .binding(&vec![f32::NAN; block_score::scores_len(&params, rows.len())])
+            .binding(&vec![f32::NAN; block_score::bounds_len(&params, rows.len())]);
+    let mut left = after(gpu, &scores);
+    [left.swap_remove(4), left.pop().unwrap()]
 }
 
 proptest! {

@@ -1,13 +1,14 @@
 //! Selections that certify a mass, in kernels one after the other, against the policy's own code and against the mass itself.
 
-use super::by_hand::dispatch;
 use super::device::{cases, gpu};
 use super::layer::{Layer, queries, shape_of};
-use super::mass_bound::{Certified, Sequences, record_bounds, record_digests};
-use attn_kernels::gpu::{Gpu, Pass};
+use super::mass_bound::{Certified, Sequences, scores_and_bounds};
+use super::properties::after;
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::mass_cut::{self, MassCutParams, ROUNDS};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
+use attn_kernels::self_test::Case;
 use proptest::prelude::*;
 use sparse_select::Heads;
 use sparse_select::certificate::{odds, select_mass};
@@ -16,20 +17,14 @@ use sparse_select::digest::{DigestFormat, MinMax};
 /// Lists `[rows, num_kv_heads]` that certify `mass`.
 fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec<Vec<u32>> {
     let (shape, blocks) = (&of.shape, of.blocks());
-    let rows: Vec<[u32; 4]> =
-        (0..).zip(of.lens.iter().zip(&layer.table_of)).map(|(i, (len, t))| [i, *len, *t, 0]).collect();
+    let rows = of.rows(layer);
     let n = u32::try_from(rows.len()).unwrap();
     let sets = rows.len() * shape.num_kv_heads as usize;
-    let mut pass = Pass::new("certify");
-    let [k, _] = layer.upload(gpu).unwrap();
-    let q = gpu.upload("q", q).unwrap();
-    let tables = gpu.upload("tables", &layer.tables).unwrap();
-    let rows_buf = gpu.upload("rows", &rows).unwrap();
-    let digests = record_digests(gpu, &mut pass, of, layer, &k);
-    let (scores, bounds) = record_bounds(gpu, &mut pass, of, (&q, &digests), &tables, &rows_buf);
-    let lses = gpu.upload("lses", &vec![f32::NAN; bounds.len() / 2]).unwrap();
-    let cuts = gpu.upload("cuts", &vec![[u32::MAX; 4]; sets]).unwrap();
-    let lists = gpu.buffer::<u32>("lists", sets * (blocks + 1) as usize).unwrap();
+    let [k, _] = layer.words();
+    let [scores, bounds] = scores_and_bounds(gpu, of, layer, q);
+    let mut lses = vec![f32::NAN.to_bits(); bounds.len() / 2];
+    let mut cuts = vec![u32::MAX; 4 * sets];
+    let mut lists = vec![0; sets * (blocks + 1) as usize];
     let lse = BlockLseParams {
         num_heads: of.num_heads,
         num_kv_heads: shape.num_kv_heads,
@@ -51,36 +46,32 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
         slack: 1.0,
         rows: n,
     };
-    let of_lse = [
-        (&q).into(),
-        (&k).into(),
-        (&tables).into(),
-        (&rows_buf).into(),
-        (&scores).into(),
-        (&cuts).into(),
-        (&lses).into(),
-    ];
-    let of_cut = [
-        (&rows_buf).into(),
-        (&scores).into(),
-        (&bounds).into(),
-        (&lses).into(),
-        (&cuts).into(),
-        (&lists).into(),
-    ];
     let variants = [
         block_lse::variant(shape, of.num_heads, of.select_block),
         mass_cut::variant(of.num_heads / shape.num_kv_heads),
     ];
     for round in ROUNDS {
         let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
-        dispatch(gpu, &mut pass, &variants[0], &lse, &of_lse);
-        let cut = MassCutParams { round, ..cut };
-        dispatch(gpu, &mut pass, &variants[1], &cut, &of_cut);
+        let case = Case::new("logits", &variants[0], &lse)
+            .binding(q)
+            .binding(&k)
+            .binding(&layer.tables)
+            .binding(&rows)
+            .binding(&scores)
+            .binding(&cuts)
+            .binding(&lses);
+        lses = after(gpu, &case).swap_remove(6);
+        let case = Case::new("cuts", &variants[1], &MassCutParams { round, ..cut })
+            .binding(&rows)
+            .binding(&scores)
+            .binding(&bounds)
+            .binding(&lses)
+            .binding(&cuts)
+            .binding(&lists);
+        let mut left = after(gpu, &case);
+        (lists, cuts) = (left.remove(5), left.remove(4));
     }
-    let read = pass.read(&lists, 0..lists.len());
-    let words = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-    words.chunks_exact((blocks + 1) as usize).map(|list| list[1..=list[0] as usize].to_vec()).collect()
+    lists.chunks_exact((blocks + 1) as usize).map(|list| list[1..=list[0] as usize].to_vec()).collect()
 }
 
 fn check(gpu: &Gpu, of: &Sequences, mass: f64, seed: u64) {
