@@ -24,7 +24,7 @@ pub struct ScoreRows {
 }
 
 impl ScoreRows {
-    /// Lays out rows `(scores, k)` with gaps of infinities and NaN that no row may read. Pages are of `page_size` scores, and
+    /// Arranges rows `(scores, k)` with gaps of infinities and NaN that no row may read. Pages are of `page_size` scores, and
     /// lists have `copies` copies.
     #[must_use]
     pub fn of(rows: &[(Vec<f32>, u32)], page_size: u32, copies: u32) -> Self {

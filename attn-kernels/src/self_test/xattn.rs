@@ -142,8 +142,8 @@ pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
-/// A case of so many KV heads, key blocks and query blocks, and an upper bound of the blocks of each list. Masses are multiples of
-/// 1/64 and thresholds multiples of 1/16, so that neither device nor reference rounds.
+/// A case of so many KV heads, key blocks and query blocks, and an upper bound of the blocks of each list. Masses are
+/// multiples of 1/64 and thresholds multiples of 1/16, so that neither device nor reference rounds.
 fn found(
     what: &'static str,
     variant: &Variant,

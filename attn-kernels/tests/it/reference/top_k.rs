@@ -159,7 +159,7 @@ fn fused_transforms_are_the_separate_ones() {
     }
 }
 
-/// Of the launch of both kernels, which reserves its own scratch.
+/// The launch of both kernels reserves its own scratch.
 #[test]
 fn the_longest_row_decides_which_kernels_choose() {
     let Some(gpu) = gpu() else { return };

@@ -1,5 +1,5 @@
-//! `sample` behind the scan that feeds it: against its reference where rounding may move an edge, and against the probabilities that
-//! it should draw with.
+//! `sample` after the scan that feeds it: against its reference, as far as rounding leaves one answer, and against the
+//! probabilities that it should draw with.
 
 use super::device::{cases, gpu};
 use super::properties::after;
@@ -22,7 +22,7 @@ fn draw(gpu: &Gpu, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
     draw_behind(gpu, TOKENS_PER_LANE, vocab, logits, specs)
 }
 
-/// Draws behind a scan in blocks of `each` tokens.
+/// Draws after a scan in blocks of `each` tokens.
 fn draw_behind(gpu: &Gpu, each: u32, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
     let [rows, vocab] = [specs.len(), vocab].map(|n| u32::try_from(n).unwrap());
     let (parts, neg_inf) = (parts(vocab, each), f32::NEG_INFINITY);
