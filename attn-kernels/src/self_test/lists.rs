@@ -99,8 +99,8 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let asked =
         spec.list(&usual, 12, |spec| spec.one_of((0, 1), &[(0, 1), (spec.number(3, 0..=9), 0), (210, 0)]));
     let slots = count(&asked) + 3;
-    let slot_of =
-        spec.slots(count(&asked), slots, |row| [Some(2), Some(0), Some(3), None, Some(1)][row as usize]);
+    let usual = [Some(2), Some(0), Some(3), None, Some(1)];
+    let slot_of = spec.slots(count(&asked), slots, |row| usual.get(row as usize).copied().flatten());
     let row = |(slot, (begun, made)): (i32, (u32, u32))| {
         let slot = if slot < 0 { KeptRow::NONE } else { slot.cast_unsigned() };
         KeptRow { slot, then: had, blocks: had + begun, made }

@@ -150,7 +150,9 @@ fn fused_transforms_are_the_separate_ones() {
     for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
         let params = TopKTransformParams { rows, out_stride, page_size };
         let variant = top_k_transform::variant(transform);
-        let Values::Words(want) = &fused(transform).wants[0].1 else { panic!("positions are words") };
+        let fused = fused(transform);
+        assert_leaves_reference(gpu, &fused);
+        let Values::Words(want) = &fused.wants[0].1 else { panic!("positions are words") };
         let separate = Case::new("separate", &variant, &params)
             .binding(&positions.buffers[1])
             .binding(&positions.buffers[2])
