@@ -4,7 +4,8 @@ use crate::kernel::dequantise::DequantiseParams;
 use crate::kernel::quantise::Code;
 use sparse_select::dsa::fp8;
 
-/// Writes the products of `codes` `[rows, width]` and `scales` `[rows]` to rows of `x`.
+/// Writes the products of `codes` `[rows, width]` and `scales` `[rows]` to rows of `x`. Library only: kernels of
+/// the engine read codes as they are.
 pub fn dequantise(
     width: usize,
     code: Code,

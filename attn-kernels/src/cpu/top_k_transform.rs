@@ -4,7 +4,8 @@ use super::top_k::transformed;
 use crate::kernel::top_k::Transform;
 use crate::kernel::top_k_transform::TopKTransformParams;
 
-/// Transforms the positions `out` `[rows, out_stride]` in place; -1 stays.
+/// Transforms the positions `out` `[rows, out_stride]` in place; -1 stays. Library only: the engine's selection transforms
+/// positions as it writes them.
 pub fn top_k_transform(
     params: &TopKTransformParams,
     transform: Transform,

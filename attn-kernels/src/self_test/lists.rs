@@ -91,9 +91,9 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (sets, copies) = (spec.number(2, 1..=4), spec.number(3, 1..=4));
+    let (sets, copies) = (spec.kv_heads(2, 1..=4), spec.number(3, 1..=4));
     // Blocks that rows had when their lists were made.
-    let had = spec.number(190, 1..=190);
+    let had = spec.named(|_| 120, 190, 1..=190);
     // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
     let usual = [(0, 1), (0, 0), (3, 0), (0, 1), (210, 0)];
     let asked =
@@ -106,7 +106,7 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
         KeptRow { slot, then: had, blocks: had + begun, made }
     };
     let rows: Vec<KeptRow> = slot_of.into_iter().zip(asked).map(row).collect();
-    let (list_stride, kept_stride) = (spec.number(140, 2..=200), spec.number(130, 2..=200));
+    let [list_stride, kept_stride] = [140, 130].map(|usual| spec.named(|_| usual, usual, 2..=200));
     let params = KeepListsParams { rows: count(&rows), sets, copies, list_stride, kept_stride };
     let case = |what, kept: Vec<u32>, made: Vec<u32>| {
         let (mut kept_after, mut after) = (kept.clone(), made.clone());

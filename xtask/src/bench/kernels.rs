@@ -1,6 +1,6 @@
-//! Kernels alone: the maximum speed of the device's reads and products, then kernels over a grid of shapes as a fraction of it, the
-//! rest of the catalogue by the cases of the self-test, and last the names of those that nothing measured. Data and block tables are random, times are the device's
-//! own, caches are filled with other data in between.
+//! Kernels alone: the maximum speed of the device's reads and products, then kernels over a grid of shapes as a fraction of it,
+//! the rest of the catalogue by the cases of the self-test, and last the names of those that nothing measured. Data and block
+//! tables are random, times are the device's own, caches are filled with other data in between.
 
 mod attention;
 mod bound;
@@ -120,14 +120,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut measure = |items: &[Item]| -> Result<()> {
         for item in items {
             bar.set_message(item.name.clone());
-            let timed = (item.run)(&bench);
-            gpu.forget_bind_groups();
+            let measured = measured(&bench, &ceiling, item);
             bar.inc(1);
-            let measured = match timed {
-                Ok(timed) => timed.into_iter().map(|timed| row(&ceiling, timed)).collect(),
-                // What does not fit the adapter is told with its reason; the others go on.
-                Err(error) => vec![skipped(&item.name, &error)],
-            };
             bar.suspend(|| measured.iter().try_for_each(|row| show(args, row)))?;
             rows.extend(measured);
         }
@@ -154,6 +148,16 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         rows,
     };
     page::write(folder, "kernels.json", &report)
+}
+
+/// Runs an item. One that does not fit the adapter is told with the reason, so that the others go on.
+fn measured(bench: &Bench, ceiling: &Ceiling, item: &Item) -> Vec<Row> {
+    let timed = (item.run)(bench);
+    bench.gpu.forget_bind_groups();
+    match timed {
+        Ok(timed) => timed.into_iter().map(|timed| row(ceiling, timed)).collect(),
+        Err(error) => vec![skipped(&item.name, &error)],
+    }
 }
 
 /// Returns the items that the filter asks for.

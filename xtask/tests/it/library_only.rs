@@ -71,6 +71,8 @@ fn what_nothing_above_uses_says_so() {
     let listed: Vec<String> =
         unused.iter().map(|(path, names)| format!("{path}: {}", names.join(" "))).collect();
     insta::assert_snapshot!(listed.join("\n"), @"
+    attn-kernels/src/cpu/dequantise.rs: dequantise
+    attn-kernels/src/cpu/top_k_transform.rs: top_k_transform
     attn-kernels/src/kernel/chunked_local.rs: VirtualBatch virtual_batches virtual_tables
     attn-kernels/src/kernel/top_k.rs: MAX_SCORES
     kvblock/src/v0/allocator.rs: PhysicalTokenBlock BlockAllocator

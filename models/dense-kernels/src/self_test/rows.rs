@@ -144,7 +144,7 @@ pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
+    let (rows, cols) = (spec.named(|size| size.batch, 3, 1..=9), spec.named(|size| size.vocab, 70, 1..=300));
     let params = SoftcapParams { rows, cols, cap: spec.one_of(0.5, &[0.1, 0.5, 7.0, 60.0]) };
     let loud = spec.one_of(1.0, &[1.0, 1e3, 1e30]);
     // What lies behind the rows stays; one element is far beyond the bound.

@@ -3,13 +3,14 @@
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
-use attn_kernels::self_test::{Case, Spec as Choices, filled};
+use attn_kernels::self_test::{Case, Size, Spec as Choices, filled};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::cast::u32_of;
 use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
+use crate::cpu::scan_logits::scan_logits;
 use crate::kernel::adjust_logits::{AdjustLogitsParams, AdjustRow, NO_MASK};
 use crate::kernel::sample::{NOT_FINITE, SampleParams, Spec};
 use crate::kernel::scan_logits::{EACH, LANES, ScanLogitsParams, TOKENS_PER_LANE, parts};
@@ -24,13 +25,18 @@ const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::
 /// Tolerance of a quotient or product and two differences, with WGSL's division of 2.5 units: some units of 40 * 2^-24.
 const ADJUSTED: Tolerance = Tolerance { abs: 2e-5, rel: 1e-6 };
 
+/// Number of parts of a row of a timed case.
+fn parts_of(variant: &Variant, size: &Size) -> u32 {
+    parts(size.vocab, filled(variant, EACH))
+}
+
 pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
     if let Some(size) = choices.size() {
-        let (&Size { batch: rows, vocab, .. }, parts) = (size, parts_of(size));
+        let (&Size { batch: rows, vocab, .. }, parts) = (size, parts_of(variant, size));
         let params = SampleParams { rows, vocab, parts, neg_inf: f32::NEG_INFINITY };
-        let case =
-            Case::new("draws without filters", variant, &params).costs(f64::from(rows * parts * 28), 0.0);
-        let case = case.floats_of(rows * vocab).binding(&vec![PLAIN; rows as usize]);
+        let case = Case::new("draws without filters", variant, &params);
+        let case = case.costs(f64::from(rows * parts * 28), 0.0).floats_of(rows * vocab);
+        let case = case.binding(&vec![PLAIN; rows as usize]);
         let case = case.floats_of(rows * parts).floats_of(4 * rows * parts);
         return vec![case.binding(&vec![[0u32; 2]; (rows * parts) as usize]).words_of(rows)];
     }
@@ -78,6 +84,13 @@ fn vocabulary(choices: &Choices) -> u32 {
 }
 
 pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        let (&Size { batch: rows, vocab, .. }, parts) = (size, parts_of(variant, size));
+        let params = ScanLogitsParams { rows, vocab, parts, draws: 1, neg_inf: f32::NEG_INFINITY };
+        let case = Case::new("rows to draw from", variant, &params).floats_of(rows * vocab);
+        let case = case.binding(&vec![PLAIN; rows as usize]).floats_of(rows * parts);
+        return vec![case.floats_of(4 * rows * parts).words_of(2 * rows * parts)];
+    }
     let (each, vocab) = (filled(variant, EACH), vocabulary(choices));
     // Tokens from this one on are forbidden.
     let end = choices.one_of(vocab, &[vocab, (vocab / 4 * 3).max(1)]);
@@ -116,6 +129,9 @@ pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
 /// Cases with edits of some rows, by default of two: one has a mask and every list, one has penalties alone. Rows between them
 /// stay as they are.
 pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        return vec![timed_adjust(variant, size)];
+    }
     let vocab = vocabulary(choices);
     let mut rng = StdRng::seed_from_u64(choices.seed(2));
     let (mut masks, mut edits, mut rows) = (Vec::<u32>::new(), Vec::new(), Vec::new());
@@ -161,7 +177,39 @@ pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
 }
 
 /// Cases of two dispatches, as portions of scored rows are. Some tokens are forbidden, but not the first.
+/// Masks of all rows, and penalties on 900 tokens of each, in a case that is only timed.
+fn timed_adjust(variant: &Variant, size: &Size) -> Case {
+    let &Size { batch, vocab, .. } = size;
+    let words = vocab.div_ceil(32);
+    let row = |row| AdjustRow {
+        row,
+        mask: row * words,
+        suppressed: 0,
+        biases: 0,
+        counts: 0,
+        end: 900,
+        repetition: 1.25,
+        presence: 0.5,
+        frequency: 0.125,
+    };
+    let rows: Vec<AdjustRow> = (0..batch).map(row).collect();
+    let edits: Vec<[u32; 2]> = (0..900).map(|i| [i * (vocab / 900), 1]).collect();
+    let params = AdjustLogitsParams { rows: batch, vocab, neg_inf: f32::NEG_INFINITY };
+    let (masks, logits) = (f64::from(batch * words), f64::from(batch * vocab));
+    let case = Case::new("masks and penalties", variant, &params).costs(4.0 * masks + 8.0 * logits, 0.0);
+    case.binding(&rows).words_of(batch * words).binding(&edits).floats_of(batch * vocab)
+}
+
 pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
+    if let Some(size) = choices.size() {
+        let (&Size { batch: requests, vocab, .. }, parts) = (size, parts_of(variant, size));
+        let rows: Vec<TopRequest> = (0..requests).map(|row| TopRequest { row, tokens: 4 }).collect();
+        let params = TopLogitsParams { vocab, parts, stride: 5, first: 0, requests };
+        let case = Case::new("the likeliest of rows", variant, &params).floats_of(requests * vocab);
+        let case = case.binding(&rows).binding(&vec![0u32; requests as usize]);
+        let case = case.floats_of(requests * parts).floats_of(4 * requests * parts);
+        return vec![case.words_of(5 * requests).floats_of(5 * requests)];
+    }
     let (each, vocab) = (filled(variant, EACH), vocabulary(choices));
     // Many ties: multiples of 1/4.
     let logit = |(i, x): (u32, f32)| match i % vocab {

@@ -389,7 +389,7 @@ fn of_context(heads: &Heads, context: u32) -> Size {
     Size { rows: 128, batch: 4, context, k: 2048.min(context / 2), ..heads.size() }
 }
 
-/// Size of a step of many rows, of which few are sampled.
+/// Size of a step of many rows, with fewer rows of logits.
 fn of_rows(heads: &Heads, software: bool) -> Size {
     let [rows, batch, width, vocab] =
         if software { [512, 4, 512, 32_768] } else { [8192, 64, 1024, 131_072] };
