@@ -73,7 +73,8 @@ macro_rules! grid {
     ($params:ty, $grid:expr) => {
         |params, variant| {
             const GRID: fn(&$params, &$crate::Variant) -> [u32; 3] = $grid;
-            GRID(&bytemuck::pod_read_unaligned(params), variant)
+            // Parameters as bytes may be padded, as they are when they are bound.
+            GRID(&bytemuck::pod_read_unaligned(&params[..size_of::<$params>()]), variant)
         }
     };
 }

@@ -428,7 +428,18 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::kernel::lse_merge::{self, LseMergeParams};
     use crate::slot::HEAD_DIM;
+
+    #[test]
+    fn a_grid_takes_parameters_of_their_own_size_and_padded() {
+        let (variant, params) = (lse_merge::variant(64), LseMergeParams::new(1000));
+        let mut bytes = bytemuck::bytes_of(&params).to_vec();
+        assert_eq!(bytes.len(), 12);
+        bytes.resize(16, 0xff);
+        assert_eq!(variant.grid(&params), [63, 1, 1]);
+        assert_eq!(variant.grid_of(&bytes), [63, 1, 1]);
+    }
 
     #[test]
     fn variants_that_bind_other_buffers_are_not_the_same() {

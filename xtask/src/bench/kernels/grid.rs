@@ -306,9 +306,9 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.add("record, submit".into(), host::record);
 }
 
-/// Kernels that choose blocks for a chunk of a prompt, or attend to it. Items run the fastest form of each over one prompt; other
-/// forms are left out.
-const OF_PROMPTS: [&str; 15] = [
+/// Kernels that a case alone does not time: those over a chunk of a prompt, whose fastest forms run over one prompt in items, and
+/// `fetch_pages`, which reads memory of the host.
+const IN_ITEMS: [&str; 15] = [
     "attend_means",
     "block_energy",
     "block_energy_coop",
@@ -339,7 +339,7 @@ pub(super) fn rest(gpu: &Gpu, quick: bool, dispatched: &BTreeSet<&str>) -> Vec<I
     };
     let mut grid = Grid::default();
     for kernel in
-        catalogue().filter(|kernel| !dispatched.contains(kernel.name) && !OF_PROMPTS.contains(&kernel.name))
+        catalogue().filter(|kernel| !dispatched.contains(kernel.name) && !IN_ITEMS.contains(&kernel.name))
     {
         for variant in forms(gpu, kernel, &model) {
             if grows(&variant, &main) {
@@ -405,7 +405,7 @@ mod tests {
         let heads = Heads::new(32, 8, 128, KvDtype::F16);
         let model = ModelSizes::of_heads(128);
         let mut growing = Vec::new();
-        for kernel in catalogue().filter(|kernel| !OF_PROMPTS.contains(&kernel.name)) {
+        for kernel in catalogue().filter(|kernel| !IN_ITEMS.contains(&kernel.name)) {
             let variant = NamedVariant::list(&[kernel], &model).swap_remove(0).variant;
             let size = if grows(&variant, &heads) { of_context(&heads, 8192) } else { of_rows(&heads, true) };
             let (case, name) = (timed_case(&variant, size), kernel.name);
