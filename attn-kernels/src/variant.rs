@@ -161,8 +161,8 @@ pub struct Variant {
     pub software: bool,
     /// Layout and element type of the paged cache that the variant reads or writes; `None` if it is not made for one.
     pub cache: Option<(KvLayout, KvDtype)>,
-    /// Names that users know contents of import slots by, such as `KV in fp8`, with the slots.
-    pub labels: Vec<(&'static str, String)>,
+    /// Import slot of the data that the variant is for, what users call the data, and its type: `KV`, `fp8`.
+    pub data: Option<[&'static str; 3]>,
 }
 
 impl Variant {
@@ -180,7 +180,7 @@ impl Variant {
             registers: None,
             software: false,
             cache: None,
-            labels: Vec::new(),
+            data: None,
         }
     }
 
@@ -199,14 +199,14 @@ impl Variant {
         self
     }
 
-    /// Fills an import slot as [`set`](Self::set) does, and gives its content the name that users know it by.
+    /// Fills the import slot of the data that the variant is for as [`set`](Self::set) does. Messages tell users of
+    /// `data` of type `dtype`.
     ///
     /// # Panics
     /// As `set`.
     #[must_use]
-    pub fn labelled<S: Slot>(mut self, slot: S, value: S::Value, label: String) -> Self {
-        self.labels.push((slot.name(), label));
-        self.set(slot, value)
+    pub fn set_data<S: Slot>(self, slot: S, value: S::Value, [data, dtype]: [&'static str; 2]) -> Self {
+        Self { data: Some([slot.name(), data, dtype]), ..self }.set(slot, value)
     }
 
     /// Fills the import slot of the module that reads or writes a paged cache of this shape.
@@ -220,14 +220,13 @@ impl Variant {
 
     /// Fills import slot `slot` with the module for a cache of this layout and type.
     pub(crate) fn over_stored<S: Slot>(self, slot: S, value: S::Value, cache: Stored) -> Self {
-        let variant = self.labelled(slot, value, format!("KV in {}", cache.1.name()));
-        Self { cache: Some(cache), ..variant }
+        Self { cache: Some(cache), ..self.set_data(slot, value, ["KV", cache.1.name()]) }
     }
 
-    /// Returns the name that users know the content of the import slot `slot` by, if it has one.
-    #[must_use]
-    pub fn label(&self, slot: &str) -> Option<&str> {
-        self.labels.iter().find(|(of, _)| *of == slot).map(|(_, label)| &**label)
+    /// Returns what messages call the content of the import slot `slot`, such as `KV in fp8`; `None` if it is not that
+    /// of the variant's data.
+    pub(crate) fn label(&self, slot: &str) -> Option<String> {
+        self.data.filter(|[of, ..]| *of == slot).map(|[_, data, dtype]| format!("{data} in {dtype}"))
     }
 
     /// Returns the value that fills import slot `slot`; `None` if the slot has its default, or a content that stands
@@ -398,7 +397,7 @@ fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     }
 }
 
-/// Compares variants without registers, kind of driver, cache and labels, which follow from the choices.
+/// Compares variants without registers, kind of driver, cache and data, which follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

@@ -159,7 +159,7 @@ fn modules(variant: &Variant) -> Vec<Module> {
 fn mode(variant: &Variant, module: Option<Module>) -> String {
     let kernel = variant.kernel.name;
     if let Some(label) = module.and_then(|(slot, _)| variant.label(slot)) {
-        return label.into();
+        return label;
     }
     match module {
         _ if variant.kernel.role == KernelRole::Selection => format!("selection by {kernel}"),

@@ -113,9 +113,9 @@ impl From<Dtype> for Format {
 }
 
 impl Format {
-    /// Name by which messages tell users of weights in this coding.
-    pub(crate) fn label(self) -> String {
-        format!("weights in {}", self.name())
+    /// Data and type by which messages tell users of weights in this coding.
+    pub(crate) fn label(self) -> [&'static str; 2] {
+        ["weights", self.name()]
     }
 
     /// The variant for each coding, by its name.

@@ -58,5 +58,5 @@ const WG: u32 = 64;
 /// Returns the variant for one storage type.
 #[must_use]
 pub fn variant(weights: Format) -> Variant {
-    Variant::new(&KERNEL).labelled(WEIGHTS, weights, weights.label()).constant("WG", WG)
+    Variant::new(&KERNEL).set_data(WEIGHTS, weights, weights.label()).constant("WG", WG)
 }

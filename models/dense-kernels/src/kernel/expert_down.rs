@@ -81,7 +81,7 @@ const COLUMNS: u32 = 8;
 pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Variant {
     let batch = if registers == Registers::Few { 1 } else { 4 };
     Variant { registers: Some(registers), ..Variant::new(&KERNEL) }
-        .labelled(WEIGHTS, weights, weights.label())
+        .set_data(WEIGHTS, weights, weights.label())
         .set(TOP, experts.top)
         .set(BIASED, experts.biased)
         .set(COLS, COLUMNS)

@@ -106,7 +106,7 @@ pub const COLUMNS: u32 = 32;
 pub fn variant(weights: Format, experts: Experts, registers: Registers) -> Variant {
     let batch = if registers == Registers::Few { 1 } else { 4 };
     Variant { registers: Some(registers), ..Variant::new(&KERNEL) }
-        .labelled(WEIGHTS, weights, weights.label())
+        .set_data(WEIGHTS, weights, weights.label())
         .set(TOP, experts.top)
         .set(glu::KIND, experts.kind)
         .set(BIASED, experts.biased)

@@ -337,7 +337,7 @@ pub fn variant(
     let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
     let variant = Variant::new(&KERNEL)
         .with_if("norm", norm.is_some())
-        .labelled(WEIGHTS, weights, weights.label())
+        .set_data(WEIGHTS, weights, weights.label())
         .by_level(slot::REDUCE, norm.unwrap_or(Level::Baseline))
         .set(EPILOGUE, epilogue);
     let variant = match (norm, tiling.loads) {

@@ -244,7 +244,7 @@ fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: Coo
     assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
         .with_matrices()
-        .labelled(WEIGHTS, format, format.label())
+        .set_data(WEIGHTS, format, format.label())
         .set(NUMBERS, numbers)
         .set(EPILOGUE, epilogue)
         .set(ACTIVATIONS, activations)

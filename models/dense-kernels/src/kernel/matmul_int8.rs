@@ -143,7 +143,7 @@ pub fn variant(weights: Format, epilogue: Epilogue, tiling: CodeTiling) -> Varia
         _ => None,
     };
     Variant { registers, ..Variant::new(&KERNEL) }
-        .labelled(WEIGHTS, weights, weights.label())
+        .set_data(WEIGHTS, weights, weights.label())
         .set(EPILOGUE, epilogue)
         .set(slot::ROWS, tiling.rows)
         .set(slot::PARTS, parts)

@@ -40,7 +40,7 @@ fn listed(_: &Sizes) -> Listed {
 #[must_use]
 pub fn variant(weights: Format, epilogue: Epilogue, slices: u32, tile: Tile) -> Variant {
     let one =
-        Variant::new(&KERNEL).labelled(WEIGHTS, weights, weights.label()).set(super::matmul::SLICES, slices);
+        Variant::new(&KERNEL).set_data(WEIGHTS, weights, weights.label()).set(super::matmul::SLICES, slices);
     tile.cut(one, epilogue)
 }
 

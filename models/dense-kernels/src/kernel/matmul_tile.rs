@@ -163,7 +163,7 @@ const QUADS: u32 = 4;
 /// Returns the variant for one storage type of weights, an epilogue and a tile.
 #[must_use]
 pub fn variant(weights: Format, epilogue: Epilogue, tile: Tile) -> Variant {
-    tile.cut(Variant::new(&KERNEL).labelled(WEIGHTS, weights, weights.label()), epilogue)
+    tile.cut(Variant::new(&KERNEL).set_data(WEIGHTS, weights, weights.label()), epilogue)
         .set(super::matmul_coop::X_LOADS, tile.rows() * QUADS / tile.lanes())
         .set(super::matmul_coop::W_QUADS, tile.cols() * QUADS / tile.lanes())
 }
